@@ -46,6 +46,8 @@ class FakeStage:
     async def admin_port(self, request: web.Request) -> web.Response:
         if request.path == "/metrics":
             return web.Response(body=b"x" * 2000)
+        if request.path == "/readyz":
+            return web.Response(status=503, text="the user may not run xadd\nwarning: another thing\n")
         return web.Response(status=404)
 
     async def _settings(self, request: web.Request) -> web.Response:
@@ -112,6 +114,19 @@ async def test_reads_the_settings_of_a_ready_replica(stages, replica, stage):
     found = await read(stages, replica)
     assert found.reported == ReportedSettings(1, {"rows": 1}, {"rows": 1})
     assert stage.requests == [("/settings/codec", TOKEN)]
+
+
+async def test_a_replica_that_is_not_ready_says_why(stages, replica, stage):
+    unready = msgspec.structs.replace(replica, ready=False)
+    found = await read(stages, unready)
+    assert found == msgspec.structs.replace(unready, unready="the user may not run xadd")
+    assert stage.requests == []
+
+
+@pytest.mark.parametrize("fields", [{"terminating": True}, {"problem": "ErrImagePull: it"}, {"address": ""}])
+async def test_a_replica_that_does_not_run_is_not_asked(stages, replica, fields):
+    unready = msgspec.structs.replace(replica, ready=False, **fields)
+    assert await read(stages, unready) == unready
 
 
 async def test_a_replica_with_another_token_has_no_reported_settings(stages, replica):

@@ -120,6 +120,17 @@ def test_a_starting_replica_is_not_degraded_until_its_startup_limit():
     assert "over 10.5 minutes" in message(cluster.update(), "Degraded")
 
 
+def test_a_replica_that_says_why_it_is_not_ready_is_quoted():
+    reason = "Redis at redis:6379: the user may not run client|id; allow it with ACL SETUSER USER +client|id"
+    cluster = Cluster().set(TALKER, 0, ready=False, unready=reason)
+    assert condition(cluster.update(), "TalkerReady") == ("False", "Starting")
+    assert message(cluster.update(), "TalkerReady") == f"demo-talker-0: {reason}"
+    assert reason in message(cluster.update(), "Ready")
+    cluster.now += timedelta(seconds=cluster.pipeline.spec.talker.startup_seconds + 31)
+    assert condition(cluster.update(), "TalkerReady") == ("False", "NotReady")
+    assert f"over 10.5 minutes: {reason}; see `kubectl logs" in message(cluster.update(), "Degraded")
+
+
 def test_a_gateways_startup_limit_begins_when_its_stages_are_ready():
     cluster = Cluster().set(TALKER, 0, ready=False).set(GATEWAY, 0, ready=False, unready_since=LONG_AGO)
     assert condition(cluster.update(), "GatewayReady") == ("False", "Starting")

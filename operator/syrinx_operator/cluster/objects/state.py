@@ -94,6 +94,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     """How the container that has restarted most often ended: exit code and last line of its log; empty if none has."""
     problem: str = ""
     """Why it does not run, as the cluster reports it (`ImagePullBackOff: …`, `Unschedulable: …`); empty if it runs."""
+    unready: str = ""
+    """Why it is not ready, in its own words; empty if it is, or was not asked, or did not answer."""
     waits_for: str = ""
     """What its start waits for (`volumes or network`); empty if unknown."""
     reported: ReportedSettings | None = None

@@ -114,7 +114,8 @@ def diagnose(
         message = f"{replica.name} has been waiting for its {replica.waits_for} for over {minutes}; {advice}"
         return Problem("NotStarted", message), True
     advice = f"see `kubectl logs {replica.name} --all-containers`"
-    return Problem("NotReady", f"{replica.name} has not been ready for over {minutes}; {advice}"), True
+    reason = f": {replica.unready}" if replica.unready else ""
+    return Problem("NotReady", f"{replica.name} has not been ready for over {minutes}{reason}; {advice}"), True
 
 
 def _stuck(replica: Replica) -> Problem:

@@ -281,6 +281,8 @@ def _unready(inputs: StatusInputs, component: Component) -> ConditionValue:
         return ConditionValue("False", "RollingOut", message)
     if not live:
         return ConditionValue("False", "Starting", f"{component}: no pod exists yet")
+    if reasons := [f"{pod.name}: {pod.unready}" for pod in live if pod.unready]:
+        return ConditionValue("False", "Starting", "; ".join(reasons))
     hint = " (a gateway becomes ready once a talker and a codec are)" if component is Stage.GATEWAY else ""
     return ConditionValue("False", "Starting", f"{', '.join(pod.name for pod in live)}: starting{hint}")
 

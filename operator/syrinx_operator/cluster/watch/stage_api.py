@@ -23,11 +23,16 @@ log = logging.getLogger(__name__)
 TIMEOUT: Final = 3.0
 """Seconds per request to a replica."""
 MAX_CONCURRENT_REQUESTS: Final = 16
+MAX_ERROR_BYTES: Final = 500
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 
 class StageError(Exception):
-    """A request to a replica failed; the message says why."""
+    """A request to a replica failed; the message says why. `answer` is what the replica said, if it did."""
+
+    def __init__(self, message: str, answer: str = "") -> None:
+        super().__init__(message)
+        self.answer = answer
 
 
 class StageAccess(StrEnum):
@@ -66,7 +71,10 @@ class StageApi:
         await self._http.aclose()
 
     async def read_settings(self, namespace: str, replicas: Iterable[Replica], token: str) -> tuple[Replica, ...]:
-        """Returns the replicas with their reported settings; those that are not ready or fail have none."""
+        """Returns the replicas with their reported settings; those that are not ready have the reason instead.
+
+        Those that fail have neither.
+        """
         return tuple(await asyncio.gather(*(self._read(namespace, replica, token) for replica in replicas)))
 
     async def push_settings(
@@ -91,14 +99,26 @@ class StageApi:
         )
 
     async def _read(self, namespace: str, replica: Replica, token: str) -> Replica:
-        if not replica.ready or replica.terminating or replica.component not in STAGES:
+        if replica.terminating or replica.component not in STAGES:
             return replica
+        if not replica.ready:
+            return structs.replace(replica, unready=await self._unready(namespace, replica))
         try:
             return await self._settings(namespace, replica, token, "GET")
         except StageError as error:
             fields = _log_fields(namespace, replica)
             log.info("%s/%s: cannot read its settings: %s", namespace, replica.name, error, extra=fields)
             return replica
+
+    async def _unready(self, namespace: str, replica: Replica) -> str:
+        """Returns why a replica is not ready; empty if it does not run or does not say."""
+        if not replica.address or replica.problem:
+            return ""
+        try:
+            await self._request(namespace, replica, "GET", place(replica).admin_port, "readyz")
+        except StageError as error:
+            return error.answer.partition("\n")[0]
+        return ""
 
     async def _push(
         self, namespace: str, replica: Replica, desired: DesiredSettings | None, fence: Callable[[], None], token: str
@@ -175,7 +195,8 @@ class StageApi:
             except (ApiError, httpx.HTTPError) as error:
                 raise StageError(str(error) or type(error).__name__) from None
         if status != 200:
-            raise StageError(f"HTTP status {status}: {answer[:300].decode(errors='replace').strip()}")
+            text = answer[:MAX_ERROR_BYTES].decode(errors="replace").strip()
+            raise StageError(f"HTTP status {status}: {text}", text)
         return answer
 
     async def _request_direct(self, method: str, url: str, body: Any, headers: Mapping[str, str]) -> tuple[int, bytes]:
