@@ -39,6 +39,12 @@ def test_a_large_reference_may_have_line_breaks() -> None:
     assert fields.ref_audio == lines
 
 
+def test_line_breaks_of_a_large_reference_may_be_raw() -> None:
+    body = '{"input": "a", "ref_audio": "' + "\r\n".join([AUDIO[:76]] * 20_000) + '"}'
+    fields, _ = parse_fields(body.encode())
+    assert fields.ref_audio == AUDIO[:76] * 20_000
+
+
 def test_a_large_reference_in_a_field_that_is_ignored_has_no_effect() -> None:
     fields, _ = parse_fields(json.dumps({"input": "a", "user": {"ref_audio": AUDIO}}).encode())
     assert fields.ref_audio is None

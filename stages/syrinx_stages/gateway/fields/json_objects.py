@@ -109,7 +109,8 @@ def _string(body: RawBody, start: int, end: int) -> str:
         stop = min(start + _PIECE, end)
         if stop < end and (escape := body.rfind(b"\\", stop - _MAX_ESCAPE, stop)) > start:
             stop = escape
-        piece = body[start:stop].decode("ascii", "replace")
+        # Line breaks that are no escapes have no meaning in base64.
+        piece = body[start:stop].translate(None, b"\t\r\n").decode("ascii", "replace")
         with decoding():
             pieces.append(msgspec.json.decode(f'"{piece}"', type=str))
         start = stop
