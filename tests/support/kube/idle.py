@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,13 @@ import msgspec
 from aiohttp import web
 
 from support.kube.api import Api
-from support.kube.controllers import Controller, is_going
+from support.kube.controllers import Controller, is_going, is_ready
 from support.kube.networks import Addresses
 from support.kube.pods import ContainerState, running, status_of
 from support.kube.store import Object
 from support.kube.volumes import value_of
 from support.virtual import stamp
-from syrinx_operator.cluster.objects.names import CANARY_PREFIX, COMPONENT_LABEL
+from syrinx_operator.cluster.objects.names import CANARY_PREFIX, COLOCATED, COMPONENT_LABEL, OWN
 from syrinx_stages.contract.settings import (
     SETTINGS_PORT,
     TOKEN_HEADER,
@@ -35,7 +35,7 @@ _SETTINGS = {"gateway": GatewaySettings, "talker": TalkerSettings, "codec": Code
 
 
 class IdleKubelet(Controller):
-    """Makes every pod ready immediately."""
+    """Makes every pod ready, at once by default; a gateway once a talker and a codec of its model generation are."""
 
     manager = "kubelet"
 
@@ -44,21 +44,67 @@ class IdleKubelet(Controller):
         self._addresses = addresses
         self.admins = Admins(self)
         self.failures: list[BaseException] = []
+        self.start_seconds = 0.0
+        """Between the start of a pod and the time from which it can be ready."""
+        self.stop_seconds = 0.0
+        """Between the request to end and the end of a pod."""
+        self._starting: set[str] = set()
+        """UIDs of the pods that run and have not been ready."""
+        self._timers: dict[tuple[str, bool], asyncio.TimerHandle] = {}
+        """By UID, and whether the pod ends."""
 
     def sync(self) -> None:
         for pod in self.all("pod"):
             if is_going(pod):
-                self.delete("pod", pod, gracePeriodSeconds=0)
+                if self._has_passed(pod, self.stop_seconds):
+                    self.delete("pod", pod, gracePeriodSeconds=0)
             elif "podIP" not in pod["status"]:
-                containers = [
-                    ContainerState(each["name"], each["image"], running(stamp()), ready=True, started=True)
-                    for each in pod["spec"]["containers"]
-                ]
-                self.set_status("pod", pod, status_of(pod, self._addresses.pod(), containers))
+                self._starting.add(pod["metadata"]["uid"])
+                self._report(pod, self._addresses.pod(), ready=self._can_be_ready(pod))
+            elif pod["metadata"]["uid"] in self._starting and self._can_be_ready(pod):
+                self._report(pod, pod["status"]["podIP"], ready=True)
         self.admins.follow(self.all("pod"))
 
     async def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
         await self.admins.close()
+
+    def _report(self, pod: Object, address: str, *, ready: bool) -> None:
+        if ready:
+            self._starting.discard(pod["metadata"]["uid"])
+        containers = [
+            ContainerState(each["name"], each["image"], running(stamp()), ready=ready, started=ready)
+            for each in pod["spec"]["containers"]
+        ]
+        self.set_status("pod", pod, status_of(pod, address, containers))
+
+    def _has_passed(self, pod: Object, seconds: float) -> bool:
+        """Returns whether a pod has been starting, or ending, for so long."""
+        if not seconds:
+            return True
+        key, loop = (pod["metadata"]["uid"], is_going(pod)), asyncio.get_running_loop()
+        if key not in self._timers:
+            self._timers[key] = loop.call_later(seconds, self.sync)
+        return loop.time() >= self._timers[key].when()
+
+    def _can_be_ready(self, pod: Object) -> bool:
+        component = pod["metadata"]["labels"].get(COMPONENT_LABEL, "")
+        if not self._has_passed(pod, self.start_seconds):
+            return False
+        prefix, is_gateway, _ = component.partition("gateway")
+        if not is_gateway:
+            return True
+        return {f"{prefix}talker", f"{prefix}codec"} <= set(self._serving(pod))
+
+    def _serving(self, gateway: Object) -> Iterator[str]:
+        """Yields the stages that serve a gateway: the component labels of ready pods of its model generation."""
+        for pod in self.all("pod", gateway["metadata"]["namespace"]):
+            if is_ready(pod) and not is_going(pod) and generation_of(pod) == generation_of(gateway):
+                component = pod["metadata"]["labels"][COMPONENT_LABEL]
+                yield component
+                if COLOCATED.annotation in pod["metadata"]["annotations"]:
+                    yield component.replace("talker", "codec")
 
     def token(self, pod: Object) -> str | None:
         """Returns the token in the environment of a stage."""
@@ -78,6 +124,13 @@ class IdleKubelet(Controller):
 
     def _find(self, pod: Object, kind: str, name: str) -> Object | None:
         return self.api.store.get(self.kind(kind), pod["metadata"]["namespace"], name)
+
+
+def generation_of(pod: Object) -> str:
+    """Returns the model generation in the start configuration of a stage; empty for others."""
+    config = json.loads(pod["metadata"].get("annotations", {}).get(OWN.annotation, "{}"))
+    generation: str = config.get("generation", "")
+    return generation
 
 
 def _report(live: LiveSettings[Any]) -> dict[str, Any]:
@@ -101,7 +154,15 @@ class Admins:
 
     def report(self, pod: str) -> dict[str, Any]:
         """Returns a pod's response to /settings."""
-        return next(_report(live) for uid, live in self._live.items() if uid.endswith(f"/{pod}"))
+        found = self.find(pod)
+        assert found is not None, f"nobody has asked {pod}"
+        return found
+
+    def find(self, pod: str) -> dict[str, Any] | None:
+        """Returns a pod's response to /settings; None if nobody has asked for it yet."""
+        # The newest pod of that name.
+        uids = [uid for uid in self._live if uid.endswith(f"/{pod}")]
+        return _report(self._live[uids[-1]]) if uids else None
 
     def follow(self, pods: list[Object]) -> None:
         """Serves the ports of exactly these pods."""
