@@ -5,6 +5,7 @@ One pipeline serves the whole file; each test leaves it Ready and without a cana
 
 import contextlib
 import re
+from collections import Counter
 
 import pytest
 
@@ -61,6 +62,16 @@ def running_pods(demo):
     return {name: uid for name, uid in demo.uids().items() if "-canary-" not in name}
 
 
+def edition(number):
+    """Returns an edit that makes another version of the same image."""
+    return {"talker": {"podAnnotations": {"example.org/edition": str(number)}}}
+
+
+def counted(listeners):
+    """Returns the failures of the requests with their numbers."""
+    return f"{len(listeners.failures)} of {len(listeners.streams)} failed: {Counter(listeners.failures)}"
+
+
 def serves(demo):
     """Returns whether a canary serves its share of the requests."""
     return canary(demo).get("phase") == "Running" and canary(demo).get("weight")
@@ -98,14 +109,32 @@ def test_a_version_that_is_too_slow_is_rolled_back(demo):
     assert "points fewer good requests" in message or "it fails requests" in message
 
 
-def test_an_annotation_aborts_a_canary(demo):
+def test_an_annotation_aborts_a_canary_without_a_failed_request(demo):
     before = running_pods(demo)
-    with undone(demo):
-        demo.edit({"talker": {"podAnnotations": {"example.org/edition": "2"}}})
+    with undone(demo), Listeners(demo, CLIENTS) as listeners:
+        demo.edit(edition(2))
         demo.wait("to forward requests to the canary", lambda: serves(demo), slow=True)
+        listeners.wait(CLIENTS)
         demo.cluster.patch("TTSPipeline", PIPELINE, {"metadata": {"annotations": {"syrinx.dev/rollout": "abort"}}})
         assert "aborted by the user" in rolled_back(demo, before, "CanaryAborted")
+        listeners.wait(CLIENTS)
         assert "syrinx.dev/rollout" not in demo.body["metadata"].get("annotations", {}), "the command was followed"
+    assert not listeners.failures, counted(listeners)
+
+
+def test_an_edit_replaces_a_canary_without_a_failed_request(demo):
+    before = running_pods(demo)
+    with undone(demo), Listeners(demo, CLIENTS) as listeners:
+        demo.edit(edition(2))
+        demo.wait("to forward requests to the canary", lambda: serves(demo), slow=True)
+        former = canary_pods(demo).keys()
+        listeners.wait(CLIENTS)
+        demo.edit(edition(3))
+        demo.wait("to have no pod of the first canary", lambda: not former & canary_pods(demo).keys(), slow=True)
+        demo.wait("to forward requests to the next canary", lambda: serves(demo), slow=True)
+        listeners.wait(CLIENTS)
+    assert not listeners.failures, counted(listeners)
+    assert running_pods(demo) == before
 
 
 def test_a_good_version_is_promoted_through_its_steps(demo):
@@ -115,13 +144,17 @@ def test_a_good_version_is_promoted_through_its_steps(demo):
 
     def is_promoted():
         weights.add(canary(demo).get("weight", 0))
+        if canary(demo).get("phase") == "Promoted":
+            assert canary_pods(demo), "they serve until the new version is complete"
         return demo.status["image"] == image_next and not canary(demo) and demo.is_complete()
 
     demo.edit({"rollout": {"canary": QUICK}})
     with Listeners(demo, CLIENTS) as listeners:
         demo.edit({"image": image_next})
         demo.wait("to run the other image", is_promoted, slow=True)
-    assert not listeners.failures
+        demo.wait("to have no pod of the canary", lambda: not canary_pods(demo), slow=True)
+        listeners.wait(CLIENTS)
+    assert not listeners.failures, counted(listeners)
     assert {50, 75} <= weights
     assert "no harm found" in demo.events()["CanaryPromoted"]
     assert speech.is_speech(speech.speak(demo.cluster, PIPELINE))

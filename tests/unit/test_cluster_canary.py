@@ -209,6 +209,30 @@ def test_an_edit_replaces_the_canary():
     assert course.events[-2:] == ["CanaryStarted", "CanaryStep"]
 
 
+def promoted(**inputs: object) -> Course:
+    """A canary that was promoted, and whose pods serve while another version waits."""
+    course = running().step(command="promote")
+    return course.step(target="t2", image="syrinx:3", is_promoting=True, **inputs)
+
+
+def test_an_edit_during_a_promotion_waits_for_its_end():
+    course = promoted()
+    assert (course.status.target, course.status.phase, course.status.weight) == ("t1", "Promoted", 10)
+    course.step(target="t2", image="syrinx:3")
+    assert (course.status.target, course.status.phase) == ("t2", "Running")
+    assert course.events[-3:] == ["CanaryPromoted", "CanaryStarted", "CanaryStep"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [({"blocked": "demo-talker-1: CrashLoopBackOff"}, "CrashLoopBackOff"), ({"command": "promote"}, "by the user")],
+)
+def test_an_edit_during_a_promotion_that_cannot_end_is_promoted_with_its_share(inputs, message):
+    course = promoted(**inputs)
+    assert (course.status.target, course.status.phase, course.status.weight) == ("t2", "Promoted", 10)
+    assert message in course.status.message
+
+
 def test_a_paused_canary_keeps_its_step_and_is_still_rolled_back():
     course = running().step(command="pause").steps(20)
     assert (course.status.step, course.status.paused) == (0, True) and "paused by the user" in course.status.message

@@ -15,12 +15,14 @@ from support.cluster_plan import (
     owner_of,
     parsed,
     pipeline,
+    replica,
 )
 from syrinx_operator.cluster.objects.state import ObjectKey, Replica
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.plan.canary import canary_route
 from syrinx_operator.cluster.plan.workload import pods
 from syrinx_operator.resource.resolve import resolve
+from syrinx_stages.contract.settings import ReportedSettings
 from syrinx_stages.contract.stages import Stage
 
 GATEWAY, TALKER, CODEC = Stage.GATEWAY, Stage.TALKER, Stage.CODEC
@@ -163,6 +165,42 @@ def test_talkers_and_codecs_of_an_ended_canary_stay_for_its_last_gateway():
     )
 
 
+def forwarding(plan):
+    """A gateway of the running version that forwards to a canary."""
+    reported = ReportedSettings(1, settings={"canary": {"weight": 0.1, "urls": []}}, base={})
+    return replica("gateway", 0, plan.templates[GATEWAY], ready=True, reported=reported)
+
+
+def test_the_gateway_of_an_ended_canary_stays_while_one_forwards_to_it():
+    first, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    failed = planned(NEW, replace(cluster, replicas=(forwarding(first),)), canary_status(found, "RolledBack"))
+    assert failed.keep == WORKLOADS
+
+
+def test_the_pods_of_a_promoted_canary_stay_until_its_status_is_removed():
+    _, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    cluster = after(found, cluster)
+    promoting = planned(NEW, cluster, canary_status(found, "Promoted", weight=50))
+    assert promoting.is_promoting and promoting.keep == WORKLOADS
+    cluster = after(promoting, cluster)
+    newer = {**NEW, "image": "syrinx/stages:3.0.0"}
+    waiting = planned(newer, cluster, canary_status(found, "Promoted", weight=50))
+    assert waiting.is_promoting and waiting.keep == WORKLOADS and not waiting.canary.is_running
+    other_redis = planned({**newer, "connector": {"url": "redis://other"}}, cluster, canary_status(found, "Promoted"))
+    assert not other_redis.is_promoting and other_redis.keep == frozenset()
+    assert planned(NEW, cluster).keep == frozenset()
+
+
+def test_a_canary_starts_after_the_last_pod_of_the_one_before():
+    _, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    former = gateway(found, template="former", terminating=True)
+    assert not objects(planned(NEW, replace(cluster, canary=(former,)))).keys() & WORKLOADS
+    assert objects(planned(NEW, replace(cluster, canary=(replace(former, stuck=True),)))).keys() >= WORKLOADS
+
+
 def test_the_route_has_the_ready_gateways_of_the_canary_and_its_weight():
     resource, (_, cluster) = pipeline(NEW), of_spec(CANARY)
     found = planned(NEW, cluster)
@@ -170,13 +208,13 @@ def test_the_route_has_the_ready_gateways_of_the_canary_and_its_weight():
     gateways = (
         gateway(found),
         gateway(found, ready=False, address="10.0.0.8"),
-        gateway(found, template="old", address="10.0.0.9"),
+        gateway(found, terminating=True, address="10.0.0.9"),
     )
     observed = replace(cluster, canary=gateways)
-    route = canary_route(resource.spec, running.canary, observed)
+    route = canary_route(resource.spec, running.canary.weight / 100, observed)
     assert (route.weight, route.urls) == (0.1, ("http://10.0.0.7:8000",))
-    assert canary_route(resource.spec, found.canary, observed) is None, "it has no share yet"
-    assert canary_route(resource.spec, running.canary, cluster) is None, "it has no gateway"
+    assert canary_route(resource.spec, found.canary.weight / 100, observed) is None, "it has no share yet"
+    assert canary_route(resource.spec, running.canary.weight / 100, cluster) is None, "it has no gateway"
 
 
 @pytest.mark.parametrize("name", ["everything", "autoscaled-gpu", "colocated", "vllm", "longest-name"])

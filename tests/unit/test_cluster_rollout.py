@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from syrinx_operator.cluster.objects.state import Replica
-from syrinx_operator.cluster.plan.rollout import Rollout, rollout
+from syrinx_operator.cluster.objects.state import Observed, Replica
+from syrinx_operator.cluster.plan.records import Release
+from syrinx_operator.cluster.plan.rollout import Rollout, may_gateways_follow, rollout
 from syrinx_stages.contract.settings import ReportedSettings
 from syrinx_stages.contract.stages import Stage
 
@@ -21,10 +22,10 @@ def pod(ordinal, template="new", *, ready=True, generation=1, **fields):
     return Replica(name=name, component=component, template=template, ready=ready, reported=reported, **fields)
 
 
-def plan(replicas, *pods, keep_last_old=False, settings_generation=1, **options):
-    return rollout(
-        replicas, "new", pods, settings_generation=settings_generation, keep_last_old=keep_last_old, **options
-    )
+def plan(replicas, *pods, needed="", settings_generation=1, **options):
+    """`needed` is the template of the pods that gateways need."""
+    names = frozenset(pod.name for pod in pods if pod.template == needed)
+    return rollout(replicas, "new", pods, settings_generation=settings_generation, needed=names, **options)
 
 
 def rolls(replicas, *pods, **options):
@@ -53,13 +54,18 @@ def test_a_failing_replica_of_an_earlier_template_does_not_block_the_rollout():
     assert rolls(3, pod(0, "older"), pod(1, "old", ready=False), pod(2)) == 1
 
 
-def test_the_last_old_replica_is_kept_if_required():
-    assert rolls(2, pod(0, "old"), pod(1), keep_last_old=True) == 1
-    assert rolls(2, pod(0, "old"), pod(1), keep_last_old=False) == 0
+def test_half_of_the_replicas_that_gateways_need_are_kept():
+    assert rolls(2, pod(0, "old"), pod(1), needed="old") == 1
+    assert rolls(2, pod(0, "old"), pod(1)) == 0
+    assert rolls(3, pod(0, "old"), pod(1, "old"), pod(2), needed="old") == 1
+    assert rolls(3, pod(0, "old"), pod(1), pod(2), needed="old") == 1
+    assert rolls(4, pod(0, "old"), pod(1, "old"), pod(2), pod(3), needed="old") == 2
+    assert rolls(4, pod(0, "older"), pod(1, "older"), pod(2, "old"), pod(3), needed="old") == 3
+    assert rolls(4, pod(0, "older"), pod(1, "older"), pod(2), pod(3), needed="old") == 1
 
 
 def test_an_old_one_that_ends_is_not_there_any_more():
-    assert rolls(2, pod(0, "old", terminating=True), pod(1, "old"), keep_last_old=True) == 2
+    assert rolls(2, pod(0, "old", terminating=True), pod(1, "old"), needed="old") == 2
 
 
 def test_replicas_that_go_and_pods_of_others_do_not_count():
@@ -81,13 +87,20 @@ def test_a_single_replica_is_replaced_once_a_second_one_has_settled():
     assert surge(old) == (2, 1)
     assert surge(old, pod(1, ready=False, created="2")) == (2, 1)
     assert surge(old, pod(1, generation=None, created="2")) == (2, 1)
-    assert surge(old, pod(1, created="2"), keep_last_old=True) == (2, 1)
+    assert surge(old, pod(1, created="2"), needed="old") == (2, 1)
     assert surge(old, pod(1, created="2")) == (2, 0)
     assert surge(pod(0, "old", terminating=True, created="1"), pod(1, created="2")) == (2, 0)
     assert surge(pod(1, created="2")) == (2, 0)
     assert surge(pod(0, ready=False, created="3"), pod(1, created="2")) == (2, 0)
     assert surge(pod(0, created="3"), pod(1, created="2")) == (1, 0)
     assert surge(pod(0, created="3"), pod(1, created="2", terminating=True)) == (1, 0)
+
+
+def test_an_edit_in_a_surge_adds_a_pod_for_the_one_that_the_gateway_needs():
+    first, second = pod(0, "older", created="1"), pod(1, "old", created="2")
+    assert surge(first, second, needed="old") == (3, 2)
+    assert surge(first, second, pod(2, created="3"), needed="old") == (3, 2), "until a new gateway is ready"
+    assert surge(first, second, pod(2, created="3")) == (3, 1)
 
 
 def test_an_edit_supersedes_a_second_pod_that_fails():
@@ -108,7 +121,7 @@ def test_the_second_pod_is_kept_while_it_loads_although_the_first_one_ends():
 
 
 def test_the_last_old_replica_is_kept_also_above_the_desired_ones():
-    assert surge(pod(0, created="3"), pod(1, "old", created="2"), keep_last_old=True) == (2, 2)
+    assert surge(pod(0, created="3"), pod(1, "old", created="2"), needed="old") == (2, 2)
     assert surge(pod(0, created="3"), pod(1, "old", created="2")) == (1, 0)
 
 
@@ -120,6 +133,31 @@ def test_without_surge_the_only_replica_is_replaced_at_once():
 def test_several_replicas_need_no_additional_pod_unless_only_one_serves():
     assert rolls(2, pod(0, "old"), pod(1, "old"), surge=True) == 1
     assert plan(2, pod(0, "old", ready=False), pod(1, "old"), surge=True) == Rollout(3, 2)
+
+
+# Gateways ------------------------------------------------------------------------------------------------------
+
+
+def follow(gateways, talkers, codecs=("new",)):
+    """Returns whether gateways may get the generation `new`; of all ready pods, the generations are given."""
+    stages = {Stage.GATEWAY: gateways, Stage.TALKER: talkers, Stage.CODEC: codecs}
+    pods = [
+        Replica(name=f"{stage}-{n}", component=stage, template="", ready=True, model_generation=generation)
+        for stage, generations in stages.items()
+        for n, generation in enumerate(generations)
+    ]
+    release = Release(image="", redis_image="", generation="new", generation_inputs={})
+    return may_gateways_follow(release, Observed(objects={}, replicas=tuple(pods)))
+
+
+def test_gateways_follow_once_half_of_the_replicas_are_new():
+    assert not follow(["old"], ["old", "old", "old", "new"])
+    assert not follow(["old"], ["old", "old"], ["old"])
+    assert not follow(["old"], ["new", "new"], ["old", "old", "new"])
+    assert follow(["old"], ["old", "old", "new", "new"])
+    assert follow(["old"], ["old"], ["old"]), "new ones wait by themselves"
+    assert follow([], []) and follow(["new"], ["old", "old"])
+    assert follow(["older", "old"], ["older", "older", "old", "new"]), "an edit during a roll-out"
 
 
 # Lost nodes ----------------------------------------------------------------------------------------------------
@@ -183,8 +221,8 @@ class World:
     generation: int = 1
     pods: dict[int, Pod] = field(default_factory=dict)
     bad: set[int] = field(default_factory=set)
-    served: set[int] = field(default_factory=lambda: {0})
-    """Templates that a ready gateway has replicas of."""
+    gateway: int = 0
+    """The template of the replicas that the gateway needs."""
     time: int = 0
     taken: int = 0
     """Replicas that the roll-out of the template applied last took down."""
@@ -202,6 +240,7 @@ class World:
                 terminating=p.terminating,
                 stuck=p.stuck,
                 created=f"{p.created:09}",
+                model_generation=str(p.template),
                 problem="" if p.terminating or p.template not in self.bad else "CrashLoopBackOff",
             )
             for n, p in self.pods.items()
@@ -213,7 +252,9 @@ class World:
             str(self.applied),
             pods,
             settings_generation=self.generation,
-            keep_last_old=self.applied not in self.served,
+            needed=frozenset(
+                f"demo-talker-{n}" for n, p in self.pods.items() if p.template == self.gateway != self.applied
+            ),
             surge=self.surge,
         )
         self.replicas, self.partition = found.replicas, found.partition
@@ -242,7 +283,7 @@ class World:
     def take(self, ordinal: int) -> None:
         """The roll-out takes a replica down: here is what must never be."""
         assert not [n for n in self.pending if n < self.replicas and not self.stays_old(n)]
-        if self.replicas > 1 and self.applied not in self.served:
+        if self.replicas > 1 and self.applied != self.gateway:
             assert any(self.stays_old(n) for n in range(self.replicas) if n != ordinal)
         self.taken += 1
         self.pending.add(ordinal)
@@ -296,9 +337,10 @@ class World:
         for found in self.pods.values():
             found.stuck = False
 
-    def gateway(self) -> None:
+    def follow(self) -> None:
+        """The gateway is replaced, once it can serve and as many replicas of the former one have been."""
         if any(p.template == self.applied and p.ready for p in self.pods.values()):
-            self.served.add(self.applied)
+            self.gateway = self.applied
 
     def edit(self, *, good: bool) -> None:
         self.newest += 1
@@ -324,14 +366,14 @@ class World:
                 self.end(ordinal)
                 self.start(ordinal)
                 self.confirm(ordinal)
-            self.gateway()
+            self.follow()
 
     @property
     def up(self) -> int:
         return sum(p.ready for p in self.pods.values())
 
 
-STEPS = {"operator": 6, "controller": 8, "end": 4, "start": 4, "confirm": 3, "gateway": 1}
+STEPS = {"operator": 6, "controller": 8, "end": 4, "start": 4, "confirm": 3, "follow": 1}
 EDITS = {"edit": 0.6, "tune": 0.3, "revert": 0.3}
 FAULTS = {"scale": 0.4, "crash": 0.3, "flap": 0.3, "evict": 0.3, "lose": 0.2, "mend": 0.4}
 
@@ -406,6 +448,16 @@ def test_edits_never_leave_a_single_replica_without_a_pod_that_serves(seed):
     def check():
         assert world.up >= 1
         assert world.replicas <= 4
+
+    run(world, seed, STEPS | EDITS, check=check)
+
+
+@given(replicas=st.integers(1, 5), seed=SEEDS)
+def test_edits_never_leave_the_gateway_without_a_replica_of_its_own(replicas, seed):
+    world = running(replicas)
+
+    def check():
+        assert any(p.ready and p.template == world.gateway for p in world.pods.values())
 
     run(world, seed, STEPS | EDITS, check=check)
 

@@ -23,7 +23,7 @@ from syrinx_operator.cluster.plan.canary import CanaryPlan
 from syrinx_operator.cluster.plan.connector import redis, redis_cells, replicated_redis
 from syrinx_operator.cluster.plan.objects import record, with_applied_hash
 from syrinx_operator.cluster.plan.records import FrozenTemplate, Release, RenderContext
-from syrinx_operator.cluster.plan.rollout import stage_rollout
+from syrinx_operator.cluster.plan.rollout import may_gateways_follow, stage_rollout
 from syrinx_operator.cluster.plan.tuning_record import tuning_record
 from syrinx_operator.cluster.plan.workload import pods, workloads
 from syrinx_operator.cluster.plan.workload.download import Download, required_download
@@ -49,6 +49,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Desired number of replicas; during a roll-out a workload may have more pods."""
     canary: CanaryPlan | None
     """The version that does not replace the running one; None if the release is the desired one."""
+    is_promoting: bool
+    """Whether the release was promoted, and the pods of its canary serve until it is complete."""
     keep: frozenset[ObjectKey]
     """Objects that are not planned, but not deleted yet."""
     image: str
@@ -94,6 +96,7 @@ def plan(
     desired_counts = {stage: count.count for stage, count in counts.items()}
     tested = canary.canary_plan(pipeline, before, release, context, desired_counts, canary_status)
     release = tested.stable if tested else structs.replace(release, candidate=None)
+    is_promoting = canary.is_promoting(release, canary_status)
     manifests: list[Manifest] = [
         record(owner, "release", release),
         *([tuning_record(owner, tuning)] if tuning is not None else ()),
@@ -124,9 +127,12 @@ def plan(
         count = structs.replace(counts[stage], count=rollout.replicas)
         template = release.templates[stage].template
         manifests.append(workloads.stage_workload(owner, stage, template, count, rollout.partition))
-    gateway = release.templates[Stage.GATEWAY]
-    manifests.append(workloads.gateway_workload(owner, pipeline, gateway, counts[Stage.GATEWAY]))
-    manifests += canary.canary_workloads(owner, pipeline, tested) if tested else []
+    gateway, held = release.templates[Stage.GATEWAY], frozenset[ObjectKey]()
+    if may_gateways_follow(release, observed):
+        manifests.append(workloads.gateway_workload(owner, pipeline, gateway, counts[Stage.GATEWAY]))
+    else:
+        held = frozenset({names.workload_key(owner.name, Stage.GATEWAY)})
+    manifests += canary.canary_workloads(owner, pipeline, tested, observed) if tested else []
     return Plan(
         manifests=tuple(with_applied_hash(manifest) for manifest in manifests),
         release=release,
@@ -141,7 +147,10 @@ def plan(
             **({redis_form: spec.connector.replicas * spec.connector.cells} if redis_form else {}),
         },
         canary=tested,
-        keep=canary.kept_workloads(owner, tested, observed) | retained.keys(release, pipeline, observed),
+        is_promoting=is_promoting,
+        keep=canary.kept_workloads(owner, observed, promoting=is_promoting)
+        | retained.keys(release, pipeline, observed)
+        | held,
         image=release.templates[Stage.GATEWAY].template["spec"]["containers"][0]["image"] if tested else context.image,
     )
 

@@ -1,7 +1,8 @@
 """The workloads of a canary, and the release that the running version keeps meanwhile. Pure.
 
 A canary is a small pipeline of its own with one gateway, talker and codec or more: another model generation on the same
-Redis, in Deployments of its own. The workloads of the running version are not touched until it is promoted.
+Redis, in Deployments of its own. The workloads of the running version are not touched until it is promoted. Its pods
+serve their share until the version that they carry is complete.
 """
 
 import math
@@ -11,7 +12,7 @@ from copy import deepcopy
 from msgspec import Struct, structs
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import Manifest, ObjectKey, Observed, Owner
+from syrinx_operator.cluster.objects.state import STAGES, Manifest, ObjectKey, Observed, Owner, Replica
 from syrinx_operator.cluster.plan.objects import manifest, non_defaults, short_hash
 from syrinx_operator.cluster.plan.records import Candidate, FrozenTemplate, Release, RenderContext, with_template_label
 from syrinx_operator.cluster.plan.workload import pods
@@ -20,7 +21,7 @@ from syrinx_operator.resource.resolve import ResolvedPipeline, resolve
 from syrinx_operator.resource.spec import PipelineSpec
 from syrinx_operator.resource.state.canary_status import CanaryStatus
 from syrinx_stages.contract.settings import TRACK_VARIABLE, CanaryRoute
-from syrinx_stages.contract.stages import Stage
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 MAX_URLS = 64
 """Maximum number of gateways of a canary that requests are forwarded to."""
@@ -35,7 +36,7 @@ class CanaryPlan(Struct, frozen=True, kw_only=True):
     candidate: Candidate
     image: str
     replicas: Mapping[Stage, int]
-    """Number of pods of the canary by workload; empty once it has failed."""
+    """Number of pods of the canary by workload; empty once it has failed, and while it waits for a promotion."""
     weight: int
     """Percentage of the requests that it serves."""
 
@@ -67,7 +68,7 @@ def canary_plan(
     # The recorded ones are desired while a download is awaited.
     if _hashes(templates) in (_hashes(running), _hashes(recorded)):
         return None
-    target = short_hash(_hashes(templates))
+    target = target_of(templates)
     known = status if status is not None and status.target == target else None
     if known is not None and known.phase == "Promoted":
         return None
@@ -86,6 +87,7 @@ def canary_plan(
     )
     step = spec.steps[min(known.step if known else 0, len(spec.steps) - 1)]
     has_failed = known is not None and known.phase == "RolledBack"
+    waits = is_promoting(stable, status)
     return CanaryPlan(
         spec=spec,
         stable=stable,
@@ -93,10 +95,25 @@ def canary_plan(
         image=context.image,
         # As many as its share of the requests, so that it is not slower for lack of replicas.
         replicas={}
-        if has_failed
+        if has_failed or waits
         else {stage: max(1, math.ceil(count * step.weight / 100)) for stage, count in counts.items()},
         weight=0 if has_failed or known is None else known.weight,
     )
+
+
+def is_promoting(release: Release, status: CanaryStatus | None) -> bool:
+    """Returns whether the pods of a canary serve on because `release`, which it was promoted to, is not complete.
+
+    The status of a promoted canary is kept until then.
+    """
+    if status is None or status.phase != "Promoted" or not status.weight:
+        return False
+    return status.target == target_of(release.templates)
+
+
+def target_of(templates: Mapping[Stage, FrozenTemplate]) -> str:
+    """Returns the hash that names a version in the status of its canary."""
+    return short_hash(_hashes(templates))
 
 
 def shared_inputs(spec: PipelineSpec) -> str:
@@ -146,8 +163,14 @@ def canary_template(pipeline: ResolvedPipeline, stage: Stage, context: RenderCon
     return FrozenTemplate("", with_template_label(template))
 
 
-def canary_workloads(owner: Owner, pipeline: ResolvedPipeline, canary: CanaryPlan) -> list[Manifest]:
-    """Returns the Deployments of a canary. A newer canary replaces the pods of the one before at once."""
+def canary_workloads(
+    owner: Owner, pipeline: ResolvedPipeline, canary: CanaryPlan, observed: Observed
+) -> list[Manifest]:
+    """Returns the Deployments of a canary; none while pods of the canary before end, which serve their last streams."""
+    templates = canary.candidate.pods
+    current = {template.hash for template in templates.values()}
+    if any(pod.template not in current for pod in observed.canary if not pod.stuck):
+        return []
     found = []
     for stage, replicas in canary.replicas.items():
         body = {
@@ -156,7 +179,7 @@ def canary_workloads(owner: Owner, pipeline: ResolvedPipeline, canary: CanaryPla
             "progressDeadlineSeconds": pipeline.progress_deadline,
             "selector": {"matchLabels": names.selector(owner.name, names.canary(stage))},
             "strategy": {"type": "Recreate"},
-            "template": canary.candidate.pods[stage].template,
+            "template": templates[stage].template,
         }
         workload = manifest(owner, "apps/v1", "Deployment", names.canary(stage), spec=body)
         workload["metadata"]["name"] = names.canary_key(owner.name, stage).name
@@ -164,23 +187,31 @@ def canary_workloads(owner: Owner, pipeline: ResolvedPipeline, canary: CanaryPla
     return found
 
 
-def kept_workloads(owner: Owner, canary: CanaryPlan | None, observed: Observed) -> frozenset[ObjectKey]:
-    """Returns the workloads that serve the last requests of a canary that has ended: while it has a gateway."""
-    gateways = (pod for pod in observed.canary if pod.component is Stage.GATEWAY and not pod.stuck)
-    if (canary is not None and canary.is_running) or not any(gateways):
-        return frozenset()
-    return frozenset(names.canary_key(owner.name, stage) for stage in (Stage.TALKER, Stage.CODEC))
+def kept_workloads(owner: Owner, observed: Observed, *, promoting: bool) -> frozenset[ObjectKey]:
+    """Returns the workloads that serve the requests of a canary, also of one that ends.
+
+    Its gateways stay while one of the running version forwards to them, its talkers and codecs while it has a gateway.
+    """
+    kept: tuple[Stage, ...] = ()
+    if promoting or any(forwarded_share(gateway) for gateway in observed.live(Stage.GATEWAY)):
+        kept = STAGES
+    elif any(pod.component is Stage.GATEWAY and not pod.stuck for pod in observed.canary):
+        kept = WORKERS
+    return frozenset(names.canary_key(owner.name, stage) for stage in kept)
 
 
-def canary_route(spec: PipelineSpec, canary: CanaryPlan | None, observed: Observed) -> CanaryRoute | None:
+def canary_route(spec: PipelineSpec, share: float, observed: Observed) -> CanaryRoute | None:
     """Returns where the gateways of the running version forward the canary's share; None while it has no share."""
-    if canary is None or not canary.weight:
-        return None
     scheme, port = "https" if spec.gateway.tls else "http", spec.gateway.port
     gateways = [pod for pod in observed.canary if pod.component is Stage.GATEWAY and pod.ready and not pod.terminating]
-    template = canary.candidate.pods[Stage.GATEWAY].hash
-    addresses = [pod.address for pod in gateways if pod.template == template and pod.address]
+    addresses = [pod.address for pod in gateways if pod.address]
     hosts = [f"[{address}]" if ":" in address else address for address in addresses[:MAX_URLS]]
-    if not hosts:
+    if not share or not hosts:
         return None
-    return CanaryRoute(weight=canary.weight / 100, urls=tuple(f"{scheme}://{host}:{port}" for host in hosts))
+    return CanaryRoute(weight=share, urls=tuple(f"{scheme}://{host}:{port}" for host in hosts))
+
+
+def forwarded_share(gateway: Replica) -> float:
+    """Returns the share of the requests that a gateway forwards; 0 if it is unknown."""
+    route = gateway.reported.settings.get("canary") if gateway.reported is not None else None
+    return float(route.get("weight", 0.0)) if isinstance(route, dict) else 0.0

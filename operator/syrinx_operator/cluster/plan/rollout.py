@@ -14,7 +14,7 @@ from syrinx_operator.cluster.objects.state import Observed, Replica, Settings
 from syrinx_operator.cluster.plan.records import Release
 from syrinx_operator.cluster.plan.workload.workloads import ReplicaCount
 from syrinx_operator.resource.resolve import ResolvedPipeline
-from syrinx_stages.contract.stages import Stage
+from syrinx_stages.contract.stages import WORKERS, Stage
 
 Pods = Mapping[int, Replica]
 """Pods by ordinal."""
@@ -41,9 +41,8 @@ def stage_rollout(
 ) -> Rollout:
     """Returns the rollout of a stage. `live` are the settings of all stages.
 
-    A pod is confirmed once all stages in it are. The last replica of an old model generation stays while a gateway of
-    another generation exists (even a terminating one, whose streams it serves) or no gateway of the new generation is
-    ready.
+    A pod is confirmed once all stages in it are. Replicas of an old model generation are needed while a gateway of it
+    is ready, or ends and serves its last streams. Without a ready gateway all old ones are needed.
     """
     unconfirmed = {
         replica.name
@@ -54,20 +53,35 @@ def stage_rollout(
     pods = [
         structs.replace(pod, reported=None) if pod.name in unconfirmed else pod for pod in observed.replicas_of(stage)
     ]
+    gateways = observed.replicas_of(Stage.GATEWAY)
     # The streams of a stuck gateway have ended with its grace period.
-    gateways = [gateway for gateway in observed.replicas_of(Stage.GATEWAY) if not gateway.stuck]
-    has_old_replica = any(replica.model_generation != release.generation for replica in pods)
-    has_new_gateway = any(gateway.ready and gateway.model_generation == release.generation for gateway in gateways)
-    has_old_gateway = any(gateway.model_generation != release.generation for gateway in gateways)
+    served = {each.model_generation for each in gateways if each.ready or (each.terminating and not each.stuck)}
+    is_served = any(each.ready for each in gateways)
+    old = (pod for pod in pods if pod.model_generation != release.generation)
     return rollout(
         desired.count,
         release.templates[stage].hash,
         pods,
         settings_generation=live[stage].generation,
-        keep_last_old=has_old_replica and (has_old_gateway or not has_new_gateway),
+        needed=frozenset(pod.name for pod in old if pod.model_generation in served or not is_served),
         surge=pipeline.spec.update_strategy == "Surge",
         fixed=desired.is_autoscaled,
     )
+
+
+def may_gateways_follow(release: Release, observed: Observed) -> bool:
+    """Returns whether the gateways may get the release's model generation.
+
+    They wait until no stage has more ready replicas for the present gateways than for the new ones. New gateways wait
+    for their first replicas by themselves, so a single old replica does not hold them back; and gateways of several
+    generations, of an earlier roll-out, have no common one to wait for.
+    """
+    served = {gateway.model_generation for gateway in observed.live(Stage.GATEWAY) if gateway.ready}
+    if len(served) != 1:
+        return True
+    (present,), new = served, release.generation
+    ready = [[pod.model_generation for pod in observed.live(stage) if pod.ready] for stage in WORKERS]
+    return all(each.count(present) <= max(each.count(new), 1) for each in ready)
 
 
 def rollout(
@@ -76,7 +90,7 @@ def rollout(
     pods: Sequence[Replica],
     *,
     settings_generation: int,
-    keep_last_old: bool,
+    needed: AbstractSet[str] = frozenset(),
     surge: bool = False,
     fixed: bool = False,
 ) -> Rollout:
@@ -85,7 +99,8 @@ def rollout(
     Kubernetes replaces the highest outdated ordinal at or above the partition. The result permits no replacement while
     a pod of `template` is not settled (ready, with settings of `settings_generation` in force), and one otherwise: a
     template whose pods never settle stops at its first pod. Pods of earlier templates block nothing, ready or not, so
-    the next edit still rolls out. `keep_last_old` keeps the last outdated pod if there are two or more.
+    the next edit still rolls out. Of the outdated pods named in `needed`, as many of each model generation are kept
+    as pods of `template` have settled: half of them, or the last one.
 
     With `surge` the only pod that serves is replaced only once another pod, of the new template, has settled. A stuck
     pod is passed over once another pod stands in for it. If the count is `fixed`, because an autoscaler owns it,
@@ -101,17 +116,19 @@ def rollout(
     }
     replicas = desired if fixed else _with_stand_ins(desired, template, live, stuck)
     if surge and not fixed and not settled:
-        replicas = max(replicas, _with_surge(template, live, stuck))
-    if keep_last_old and not fixed:
-        serving_old = [number for number, pod in live.items() if pod.template != template and _is_serving(pod)]
-        replicas = max(replicas, min(serving_old, default=0) + 1)
+        replicas = max(replicas, _with_surge(template, live, stuck, needed))
+    kept = {number for number, pod in live.items() if pod.name in needed and pod.template != template}
+    if kept and not fixed:
+        replicas = max(replicas, min((number for number in kept if _is_serving(live[number])), default=0) + 1)
     ordinals = [number for number in range(replicas) if number not in stuck]
     old = [number for number in ordinals if number in live and live[number].template != template]
     if not old:
         return Rollout(replicas, 0)
     highest = max(old)
     is_recreating = any(number not in live for number in ordinals if number >= highest)
-    is_kept = keep_last_old and len(ordinals) > 1 and len(old) == 1
+    alike = [number for number in old if live[number].model_generation == live[highest].model_generation]
+    is_returning = any(number not in live for number in ordinals)
+    is_kept = highest in kept and len(kept.intersection(alike)) <= max(len(settled), is_returning)
     is_settled = all(number in settled for number in ordinals if number in live and number not in old)
     if is_recreating or is_kept or not is_settled:
         return Rollout(replicas, highest + 1)
@@ -142,9 +159,13 @@ def _stands_in(pod: Replica, own: Sequence[Replica | None], template: str) -> bo
     )
 
 
-def _with_surge(template: str, live: Pods, stuck: AbstractSet[int]) -> int:
+def _with_surge(template: str, live: Pods, stuck: AbstractSet[int], needed: AbstractSet[str]) -> int:
     """Returns the pod count with which the last outdated pod that serves is replaced after a new pod has settled."""
     serving = sorted(number for number, pod in live.items() if _is_serving(pod) and pod.template != template)
+    if own := [number for number in serving if live[number].name in needed]:
+        # Those are replaced first.
+        generation = live[own[-1]].model_generation
+        serving = [number for number in own if live[number].model_generation == generation]
     if len(serving) != 1:
         return serving[1] + 1 if serving else 0
     return next(number for number in count(serving[0] + 1) if number not in stuck) + 1

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from syrinx_operator.cluster.objects.state import Component, Observed, Problem
+from syrinx_operator.cluster.objects.state import STAGES, Component, Observed, Problem
 from syrinx_operator.cluster.plan import Plan
 from syrinx_operator.cluster.plan.rollout import ordinal
 from syrinx_operator.cluster.report.diagnosis import parse_time
@@ -45,8 +45,9 @@ def is_stalled(
 ) -> bool:
     """Returns whether a component has made no progress for `deadline`.
 
-    Progress is a pod that is created, becomes ready or is asked to end. `since` is the time from which progress is
-    expected; None if it was missing already.
+    Progress is a pod that is created, becomes ready or is asked to end. Gateways wait for talkers and codecs, so the
+    progress of these is theirs. `since` is the time from which progress is expected; None if it was missing already.
     """
-    steps = [since, *(parse_time(pod.changed) for pod in observed.replicas_of(component))]
+    awaited = STAGES if component is Stage.GATEWAY else (component,)
+    steps = [since, *(parse_time(pod.changed) for each in awaited for pod in observed.replicas_of(each))]
     return all(now - step > deadline for step in steps if step is not None)

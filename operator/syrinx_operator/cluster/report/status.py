@@ -342,7 +342,7 @@ def _progressing(inputs: StatusInputs) -> ConditionValue:
         if (difference := incomplete(inputs.plan, inputs.observed, component)) is not None:
             obstacles = [problem.message for problem, _ in diagnoses(inputs, component)]
             pending.append(Problem(difference.reason, "; ".join([difference.message, *obstacles])))
-    if inputs.canary is not None and inputs.canary.phase in ("Starting", "Running"):
+    if inputs.canary is not None and inputs.canary.phase != "RolledBack":
         pending.append(Problem("Canary", f"canary of {inputs.canary.image}: {inputs.canary.message}"))
     if not pending:
         is_held = inputs.canary is not None and inputs.canary.phase == "RolledBack"

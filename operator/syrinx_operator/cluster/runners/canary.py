@@ -71,6 +71,8 @@ class CanaryInputs(Struct, frozen=True, kw_only=True):
     """Whether all ready gateways of the running version forward its share."""
     is_serving: bool = True
     """Whether the running version has a ready replica of each stage."""
+    is_promoting: bool = False
+    """Whether the pods of the canary before, which was promoted, serve until the running version is complete."""
     waits_for: str = ""
     """Another change in progress; empty without one."""
     blocked: str = ""
@@ -84,6 +86,8 @@ class CanaryInputs(Struct, frozen=True, kw_only=True):
 
 def decide(before: CanaryStatus | None, inputs: CanaryInputs, now: datetime) -> tuple[CanaryStatus, list[Event]]:
     """Returns the next status of the canary of a target, and the events that led there."""
+    if before is not None and before.target != inputs.target and inputs.is_promoting:
+        return _after_promotion(before, inputs, now)
     events = []
     is_retried = before is not None and before.phase == "RolledBack" and inputs.command == "retry"
     if before is None or before.target != inputs.target or is_retried:
@@ -106,6 +110,20 @@ def decide(before: CanaryStatus | None, inputs: CanaryInputs, now: datetime) -> 
         status, found = _promoted(status, f"promoted by the user; before, {status.message}")
         events += found
     return status, events
+
+
+def _after_promotion(before: CanaryStatus, inputs: CanaryInputs, now: datetime) -> tuple[CanaryStatus, list[Event]]:
+    """Returns the next status while the pods of a promoted canary serve on: another version waits for their end.
+
+    If that cannot come, the version is promoted, with the share of these pods.
+    """
+    if inputs.command == "promote":
+        why = "promoted by the user"
+    elif inputs.blocked:
+        why = f"promoted without a test: the running version cannot roll out: {inputs.blocked}"
+    else:
+        return before, []
+    return _promoted(replace(_started(inputs, now), weight=before.weight), why)
 
 
 def compare(stable: Evidence, canary: Evidence) -> Comparison:

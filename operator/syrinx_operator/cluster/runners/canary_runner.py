@@ -12,11 +12,12 @@ from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.clock import Now
 from syrinx_operator.cluster.objects.state import STAGES, Manifest, Observed, Owner, Replica
 from syrinx_operator.cluster.plan import Plan
-from syrinx_operator.cluster.plan.canary import CanaryPlan, canary_route
+from syrinx_operator.cluster.plan.canary import CanaryPlan, canary_route, forwarded_share
 from syrinx_operator.cluster.plan.records import recorded_release
 from syrinx_operator.cluster.report import diagnosis
 from syrinx_operator.cluster.report.progress import incomplete
 from syrinx_operator.cluster.runners.canary import COMMANDS, CanaryInputs, Comparison, compare, decide
+from syrinx_operator.cluster.runners.promotion import serves_on, share_by_replicas
 from syrinx_operator.cluster.runners.tuning import scrape_snapshot
 from syrinx_operator.observed.counters import CounterHistory, Observation
 from syrinx_operator.observed.snapshot import Snapshot
@@ -73,22 +74,26 @@ class CanaryRunner:
         """Returns the decision about the canary of a plan; an empty one without a canary."""
         name = f"{owner.namespace}/{owner.name}"
         unknown = _unknown_command(command)
+        has_pods = names.canary_key(owner.name, Stage.TALKER) in plan.keep
         if plan.canary is None:
             self._counters.pop(name, None)
             # Until the release is recorded, the status is what knows that it was promoted.
-            is_over = before is None or _is_recorded(owner, plan, observed)
-            return CanaryDecision(status=None if is_over else before, events=unknown)
+            is_serving = serves_on(pipeline, owner, plan, observed, clock())
+            is_over = _is_recorded(owner, plan, observed) and not is_serving
+            status, seconds = None if is_over else before, EVALUATION_SECONDS if has_pods else None
+            return CanaryDecision(status=status, events=unknown, requeue_after=seconds if status is before else 0.0)
         is_followed = before is not None and before.target == plan.canary.candidate.target
         comparison = await self._compare(pipeline, owner, plan.canary, observed, before if is_followed else None, clock)
         now = clock()
         known = "" if unknown else command
-        inputs = _inputs(pipeline, plan, plan.canary, observed, tuning, comparison, known, now)
+        promoting = serves_on(pipeline, owner, plan, observed, now)
+        inputs = _inputs(pipeline, plan, plan.canary, observed, tuning, comparison, known, now, promoting)
         status, events = decide(before, inputs, now)
         course = (status.target, status.phase, status.step, status.weight)
         if before is None or course != (before.target, before.phase, before.step, before.weight):
             requeue_after: float | None = 0.0
         else:
-            requeue_after = EVALUATION_SECONDS if plan.canary.is_running else None
+            requeue_after = EVALUATION_SECONDS if plan.canary.is_running or has_pods else None
         return CanaryDecision(status=status, events=(*unknown, *events), requeue_after=requeue_after)
 
     def forget(self, namespace: str, name: str) -> None:
@@ -136,8 +141,15 @@ def route_overrides(plan: Plan, pipeline: ResolvedPipeline, observed: Observed, 
     """Returns the overrides of a gateway while a canary has a share; empty for other replicas."""
     if replica.component is not Stage.GATEWAY or replica.canary:
         return {}
-    route = canary_route(pipeline.spec, plan.canary, observed)
+    route = canary_route(pipeline.spec, _share(plan, observed, replica), observed)
     return {} if route is None else {"canary": msgspec.to_builtins(route)}
+
+
+def _share(plan: Plan, observed: Observed, gateway: Replica) -> float:
+    """Returns the share of the requests that a gateway should forward."""
+    if plan.is_promoting:
+        return share_by_replicas(gateway, observed)
+    return plan.canary.weight / 100 if plan.canary is not None else 0.0
 
 
 def _is_recorded(owner: Owner, plan: Plan, observed: Observed) -> bool:
@@ -162,11 +174,12 @@ def _inputs(
     comparison: Comparison,
     command: str,
     now: datetime,
+    promoting: bool,
 ) -> CanaryInputs:
     pods = [pod for pod in observed.canary if not pod.terminating and not pod.colocated]
     hashes = {stage: template.hash for stage, template in canary.candidate.pods.items()}
     current = [pod for pod in pods if isinstance(pod.component, Stage) and pod.template == hashes[pod.component]]
-    route = canary_route(pipeline.spec, canary, observed)
+    route = canary_route(pipeline.spec, canary.weight / 100, observed)
     gateways = [pod for pod in observed.live(Stage.GATEWAY) if pod.ready]
     return CanaryInputs(
         spec=canary.spec,
@@ -177,8 +190,9 @@ def _inputs(
         problem=_problem(pipeline, current, now),
         restarts=sum(pod.restarts for pod in current),
         last_exit=_last_exit(current),
-        is_routed=route is not None and all(_forwards(pod, canary) for pod in gateways),
+        is_routed=route is not None and all(forwarded_share(pod) == route.weight for pod in gateways),
         is_serving=all(any(pod.ready for pod in observed.live(stage)) for stage in STAGES),
+        is_promoting=promoting,
         waits_for=_other_change(plan, observed, tuning),
         blocked=_problem(pipeline, _starting(plan, observed), now),
         deadline=timedelta(seconds=pipeline.progress_deadline),
@@ -224,11 +238,6 @@ def _last_exit(pods: list[Replica]) -> str:
     """Returns how a container of the pod with the most restarts ended; empty if none has, or it is unknown."""
     pod = max(pods, key=lambda each: each.restarts, default=None)
     return f"{pod.name}: {pod.last_exit}" if pod is not None and pod.last_exit else ""
-
-
-def _forwards(gateway: Replica, canary: CanaryPlan) -> bool:
-    route = gateway.reported.settings.get("canary") if gateway.reported is not None else None
-    return isinstance(route, dict) and route.get("weight") == canary.weight / 100
 
 
 def _other_change(plan: Plan, observed: Observed, tuning: State) -> str:

@@ -49,7 +49,9 @@ def check(pipeline: Mapping[str, Any], action: str) -> None:
 
 
 def _possible(canary: CanaryStatus) -> tuple[str, ...]:
-    return ("promote", "retry") if canary.phase == "RolledBack" else ("promote", "abort", "pause", "resume")
+    # While a version is promoted, another one may wait for it.
+    other = {"RolledBack": ("promote", "retry"), "Promoted": ("promote",)}
+    return other.get(canary.phase, ("promote", "abort", "pause", "resume"))
 
 
 def _counts(counts: Counts) -> str:

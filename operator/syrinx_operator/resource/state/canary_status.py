@@ -41,8 +41,8 @@ class CanaryStatus(StatusStruct, frozen=True, kw_only=True):
     image: Annotated[str, Meta(max_length=512)]
     """Image of the new version."""
     phase: CanaryPhase
-    """Starting: its pods are not ready yet. Running: it serves requests. Promoted: it replaces the running version.
-    RolledBack: it has failed, and is not tried again before the resource changes."""
+    """Starting: its pods are not ready yet. Running: it serves requests. Promoted: it replaces the running version, and
+    its pods serve until that is complete. RolledBack: it has failed, and is not tried again before an edit."""
     reason: Literal["Failed", "Aborted"] | None = None
     """Why it was rolled back."""
     message: Annotated[str, Meta(max_length=512)]

@@ -1,0 +1,115 @@
+"""The capacity of a pipeline while a canary is promoted, aborted or replaced: it is never below what it was before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from support.canaried import NEW, OLD, Pipeline, never_below
+from support.operator import Harness
+
+pytestmark = pytest.mark.virtual
+
+HALF = {"steps": [{"weight": 50, "pauseSeconds": 0}], "minRequests": 5}
+LASTING = {"steps": [{"weight": 50, "pauseSeconds": 3600}]}
+NEWER = "syrinx/stages:3"
+USUAL = {"SYRINX_RESYNC_SECONDS": "15"}
+MOMENTS = [*(pytest.param(each, marks=pytest.mark.night) for each in (1, 15, 45, 60)), 30]
+"""Seconds after the begin of a roll-out of one replica, each in another phase of it."""
+
+
+@pytest.fixture
+async def pipeline(harness: Harness) -> Pipeline:
+    harness.cluster.kubelet.start_seconds, harness.cluster.kubelet.stop_seconds = 20, 10
+    return Pipeline(harness)
+
+
+@pytest.fixture
+async def promoted(pipeline: Pipeline, harness: Harness) -> AsyncIterator[Pipeline]:
+    """A pipeline whose canary was just promoted."""
+    async with harness.operator(**USUAL):
+        await pipeline.start(HALF)
+        await pipeline.phase("Promoted")
+        yield pipeline
+
+
+@pytest.mark.parametrize("replicas", [*(pytest.param(each, marks=pytest.mark.night) for each in (1, 3, 4)), 2])
+async def test_a_promotion_costs_no_capacity(pipeline, replicas):
+    async with pipeline.harness.operator(**USUAL):
+        await pipeline.start(HALF, talker={"replicas": replicas})
+        async with never_below(pipeline.harness, replicas):
+            await pipeline.complete(NEW)
+            await pipeline.alone()
+
+
+async def test_a_canary_serves_its_share_until_the_new_version_is_complete(promoted):
+    before = {pod["metadata"]["uid"] for pod in promoted.canary()}
+    while promoted.status:
+        assert {pod["metadata"]["uid"] for pod in promoted.canary()} == before
+        assert promoted.harness.condition("Progressing")["reason"] != "Complete"
+        await asyncio.sleep(1)
+    assert promoted.resource["status"]["image"] == NEW
+    await promoted.alone()
+
+
+@pytest.mark.parametrize("seconds", MOMENTS)
+async def test_another_operator_continues_a_promotion(pipeline, seconds):
+    async with pipeline.harness.operator(**USUAL) as operator:
+        await pipeline.start(HALF)
+        await pipeline.phase("Promoted")
+        await asyncio.sleep(seconds)
+        await operator.kill()
+    async with never_below(pipeline.harness, 1):
+        await asyncio.sleep(10)
+        async with pipeline.harness.operator(**USUAL):
+            await pipeline.complete(NEW)
+            await pipeline.alone()
+
+
+@pytest.mark.parametrize("seconds", MOMENTS)
+async def test_an_edit_during_a_promotion_is_tested_after_it(promoted, seconds):
+    async with never_below(promoted.harness, 1):
+        await asyncio.sleep(seconds)
+        promoted.edit(image=NEWER)
+        await promoted.harness.wait(lambda: promoted.image == NEW, "the promoted version is rolled out", seconds=600)
+        await promoted.complete(NEWER)
+        await promoted.alone()
+    assert len(promoted.harness.messages("CanaryPromoted")) == 2
+
+
+async def test_a_canary_that_is_aborted_ends_after_its_last_request(pipeline):
+    async with pipeline.harness.operator(**USUAL):
+        await pipeline.start(LASTING, talker={"replicas": 2})
+        await pipeline.phase("Running")
+        async with never_below(pipeline.harness, 2):
+            await pipeline.follows("abort")
+            await pipeline.rolled_back("CanaryAborted")
+
+
+@pytest.mark.parametrize("image", [OLD, NEWER])
+async def test_an_edit_during_a_canary_ends_it_after_its_last_request(pipeline, image):
+    async with pipeline.harness.operator(**USUAL):
+        await pipeline.start(LASTING, talker={"replicas": 2})
+        await pipeline.phase("Running")
+        async with never_below(pipeline.harness, 2):
+            pipeline.edit(image=image)
+            await pipeline.harness.wait(lambda: (pipeline.status.get("image") == NEWER) == (image == NEWER), "it ends")
+            if image == NEWER:
+                await pipeline.phase("Running")
+            else:
+                await pipeline.alone()
+    assert pipeline.running() == pipeline.before
+
+
+@pytest.mark.parametrize("seconds", MOMENTS)
+async def test_an_edit_during_a_roll_out_costs_no_capacity(pipeline, seconds):
+    async with pipeline.harness.operator(**USUAL):
+        pipeline.harness.apply(image=OLD)
+        await pipeline.harness.settled()
+        async with never_below(pipeline.harness, 1):
+            pipeline.edit(image=NEW)
+            await asyncio.sleep(seconds)
+            pipeline.edit(image=NEWER)
+            await pipeline.complete(NEWER)
