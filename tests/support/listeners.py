@@ -31,7 +31,7 @@ class Listeners:
     ) -> None:
         """`settings(pod)` returns the settings in force, `late` is the late part of the requests with fewer `rows`."""
         self._settings = settings
-        self._rows, self._late, self._per_second = rows, late, per_second
+        self._rows, self._late, self.per_second = rows, late, per_second
         self._at = monotonic()
         self._gateway = Gateway()
         self._talker = Worker("demo-talker-0", "talker")
@@ -50,8 +50,10 @@ class Listeners:
 
     def _advance(self) -> None:
         """Counts the requests since the last call, under the settings in force then."""
-        requests = int((monotonic() - self._at) * self._per_second)
-        self._at += requests / self._per_second
+        if not self.per_second:
+            self._at = monotonic()
+        requests = int((monotonic() - self._at) * self.per_second)
+        self._at += requests / self.per_second if requests else 0.0
         for name, codec in self._codecs.items():
             self._owed[name] += requests * self._late * self._short[name]
             late = int(self._owed[name])

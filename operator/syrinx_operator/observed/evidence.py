@@ -128,6 +128,11 @@ class ReplicaStats(Struct, frozen=True, kw_only=True):
     """Decoder calls of a codec within the window."""
     captures: tuple[CaptureCost, ...] = ()
 
+    @property
+    def has_worked(self) -> bool:
+        """Whether its engine has done anything within the window."""
+        return bool(self.steps or self.calls or self.prepares or self.prefills.count)
+
 
 class Evidence(Struct, frozen=True, kw_only=True):
     """Everything observed from `since` to `until`."""

@@ -186,7 +186,8 @@ def _learn(builder: DecisionBuilder) -> None:
     if builder.seconds_since(since) < LEAST_SECONDS:
         return
     window = builder.look(since, builder.now)
-    if not window.problem and window.until > since:
+    # Without work nothing is learned, and an idle pipeline has nothing to write.
+    if not window.problem and window.until > since and any(each.has_worked for each in window.replicas):
         builder.set(measured=learned(builder.state.measured, window), measured_time=window.until)
 
 
