@@ -65,7 +65,17 @@ def test_the_window_spans_at_least_two_intervals(interval, seconds):
 
 async def test_without_a_gateway_metrics_are_missing():
     found = await Watch(Worker("demo-talker-0", "talker")).read()
-    assert (found.reason, found.problem) == ("Missing", "no gateway is running")
+    assert (found.reason, found.problem) == ("Missing", "no gateway is ready")
+
+
+async def test_a_gateway_that_has_become_ready_is_read_at_once():
+    watch = Watch()
+    ready, watch.pods[0].replica = watch.pods[0].replica, replace(watch.pods[0].replica, ready=False)
+    found = await watch.read(scrape=failing(watch, watch.pods[0]))
+    assert found.problem == "no gateway is ready", "it may not listen yet"
+    watch.pods[0].replica = ready
+    found = await watch.read(after=1)
+    assert found.problem == "" and names(found) == ["demo-gateway-5f-0"]
 
 
 async def test_one_failing_gateway_does_not_hide_the_others():

@@ -167,6 +167,8 @@ def identity(
 
 class _Memory(Struct):
     tuning: TuningSpec
+    gateways: frozenset[str]
+    """Names of the gateways that were ready."""
     read_at: datetime
     reading: Reading
     """The last reading without its snapshots."""
@@ -193,6 +195,8 @@ class MetricsReader:
     ) -> Reading:
         """Returns the stages' counters; none with tuning Off. Failures are part of the result and never raise.
 
+        Another ready gateway is read at once.
+
         `scrape` returns a replica's /metrics and may raise. `max_age` (seconds) shortens the interval.
         """
         spec, now = pipeline.spec, self._clock()
@@ -207,7 +211,9 @@ class MetricsReader:
             return Reading(source="")
         before = self._memory.get(owner.uid)
         seconds = spec.tuning.interval_seconds if max_age is None else min(max_age, spec.tuning.interval_seconds)
-        if before and before.tuning == spec.tuning and 0 <= (now - before.read_at).total_seconds() < seconds:
+        gateways = frozenset(each.name for each in replicas if each.component is Stage.GATEWAY and each.ready)
+        is_same = before is not None and (before.tuning, before.gateways) == (spec.tuning, gateways)
+        if before and is_same and 0 <= (now - before.read_at).total_seconds() < seconds:
             return before.reading
         if spec.tuning.prometheus is None:
             reading = await self._scrape_all([each for each in replicas if each.component in STAGES], scrape, now)
@@ -216,19 +222,20 @@ class MetricsReader:
             reading = await self._prometheus.read(pipeline, owner, min(span, WINDOW))
         newest_at = max((each.time for each in reading.snapshots), default=before.newest_at if before else None)
         without_snapshots = msgspec.structs.replace(reading, snapshots=())
-        self._memory[owner.uid] = _Memory(spec.tuning, now, without_snapshots, newest_at)
+        self._memory[owner.uid] = _Memory(spec.tuning, gateways, now, without_snapshots, newest_at)
         return reading
 
     async def _scrape_all(self, replicas: Sequence[Replica], scrape: Scrape, now: datetime) -> Reading:
         targets = [replica for replica in replicas if replica.address]
-        if not any(replica.component is Stage.GATEWAY for replica in targets):
-            return Reading(source="gateways", reason="Missing", problem="no gateway is running")
         answers = await asyncio.gather(*(scrape_snapshot(replica, scrape, now) for replica in targets))
         found = tuple(answer for answer in answers if isinstance(answer, Snapshot))
         if any(each.stage == Stage.GATEWAY for each in found):
             return Reading(source="gateways", snapshots=found)
-        errors = (answer for replica, answer in zip(targets, answers, strict=True) if replica.component == "gateway")
-        problem = f"cannot read the metrics of any gateway: {next(errors)}"
+        pairs = zip(targets, answers, strict=True)
+        errors = [answer for replica, answer in pairs if replica.component is Stage.GATEWAY and replica.ready]
+        if not errors:
+            return Reading(source="gateways", snapshots=found, reason="Missing", problem="no gateway is ready")
+        problem = f"cannot read the metrics of any gateway: {errors[0]}"
         return Reading(source="gateways", snapshots=found, reason="Error", problem=problem)
 
 
