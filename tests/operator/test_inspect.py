@@ -60,7 +60,7 @@ async def test_it_shows_the_only_pipeline_of_the_current_namespace(
     harness.apply("demo")
     code, output = await plugin("status")
     assert code == 0
-    assert output.startswith("demo in namespace default: the operator has not written a status")
+    assert output.startswith("demo in namespace default: no operator has seen this pipeline")
     harness.apply("other")
     code, output = await plugin("status")
     assert (code, output) == (1, "kubectl syrinx status: name one of the pipelines in namespace default: demo, other\n")

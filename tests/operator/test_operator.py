@@ -61,6 +61,23 @@ async def test_a_new_pipeline_becomes_ready(harness):
         assert sample in metrics
 
 
+async def test_a_pipeline_that_no_operator_watches_says_so(harness):
+    harness.apply()
+    unseen = harness.condition("Ready")
+    assert (unseen["status"], unseen["reason"]) == ("Unknown", "Pending")
+    assert "does it watch this namespace?" in unseen["message"]
+    async with harness.operator():
+        await harness.settled()
+    assert "Ready" in harness.reasons() and "NotReady" not in harness.reasons()
+
+
+async def test_a_pipeline_that_cannot_be_planned_is_no_longer_called_unseen(harness):
+    harness.apply(paused=True)
+    async with harness.operator():
+        await harness.wait(lambda: harness.condition("Degraded")["reason"] == "Paused", "it is seen")
+    assert harness.condition("Ready")["status"] == "False"
+
+
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
 async def test_deleting_a_pipeline_removes_all_objects(harness, policy):
     """With foreground deletion it exists until all of its dependents are gone, and gets no new ones."""

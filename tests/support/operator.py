@@ -272,8 +272,10 @@ class Harness:
         await self.wait(holds, f"{name} is ready", seconds)
 
     def condition(self, kind: str, name: str = "demo") -> dict[str, Any]:
+        """Returns a condition of a pipeline. Raises LookupError if it has none of this type yet."""
         conditions = self.cluster.get("ttspipeline", name)["status"]["conditions"]
-        return next(condition for condition in conditions if condition["type"] == kind)
+        found: dict[str, Any] = {each["type"]: each for each in conditions}[kind]
+        return found
 
     def objects(self) -> dict[str, dict[str, Any]]:
         """Returns all objects of pipelines by kind and name, without fields that differ in each run."""

@@ -3,13 +3,15 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from syrinx_operator.cluster.objects.names import COMPONENT_LABEL
 from syrinx_operator.commands.inspect import rollout
 from syrinx_operator.commands.inspect.cluster import ClusterError
 from syrinx_operator.commands.inspect.logs import Choice, choose
-from syrinx_operator.commands.inspect.status import NOT_READ, lines
+from syrinx_operator.commands.inspect.status import lines
+from syrinx_operator.resource.state.status import PENDING
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 
@@ -82,10 +84,13 @@ def test_a_pipeline_that_is_not_ready_says_why_and_what_to_look_at_next() -> Non
     assert found[-1] == "next: kubectl syrinx logs -n speech demo"
 
 
-@pytest.mark.parametrize("status", [None, {}, {"conditions": "of another version"}])
+UNSEEN = {"conditions": [msgspec.to_builtins(PENDING)]}
+
+
+@pytest.mark.parametrize("status", [UNSEEN, None, {}, {"conditions": "of another version"}])
 def test_a_pipeline_without_a_readable_status(status: Any) -> None:
     live = pipeline() | {"status": status}
-    assert shown(live) == [f"demo in namespace speech: {NOT_READ}"]
+    assert shown(live) == [f"demo in namespace speech: {PENDING.message}"]
 
 
 CRASHED = {"terminated": {"exitCode": 1}}

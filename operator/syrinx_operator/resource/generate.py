@@ -17,7 +17,7 @@ from msgspec.structs import FieldInfo
 from syrinx_operator.resource.checks.rules import rules_of
 from syrinx_operator.resource.fields.pods import PodFields, default_of, fields_of, is_kubernetes_only
 from syrinx_operator.resource.spec import Metadata, PipelineSpec, TTSPipeline
-from syrinx_operator.resource.state.status import PipelineStatus
+from syrinx_operator.resource.state.status import PENDING, PipelineStatus
 
 Schema = dict[str, Any]
 
@@ -48,7 +48,8 @@ def custom_resource() -> dict[str, Any]:
     (current,) = definition["spec"]["versions"]
     schema = current["schema"]["openAPIV3Schema"]
     *_, spec = fields_of(TTSPipeline)
-    schema["properties"] |= {"spec": _field_schema(spec), "status": _open(_struct_schema(PipelineStatus))}
+    status = _open(_struct_schema(PipelineStatus)) | {"default": {"conditions": [msgspec.to_builtins(PENDING)]}}
+    schema["properties"] |= {"spec": _field_schema(spec), "status": status}
     schema["x-kubernetes-validations"] = [rule.manifest() for rule in rules_of(TTSPipeline)]
     return definition
 

@@ -105,7 +105,7 @@ def failed(previous: Mapping[str, Any], owner: Owner, problem: Problem, now: dat
     Everything else stays as it was written, also by another version.
     """
     kept: dict[str, Condition] = {condition.type: condition for condition in report.read(previous).conditions}
-    if "Ready" not in kept:
+    if kept.get("Ready", report.PENDING) == report.PENDING:
         not_ready = ConditionValue("False", problem.reason, problem.message)
         kept["Ready"] = to_condition(None, "Ready", not_ready, owner.generation, now)
     degraded = ConditionValue("True", problem.reason, problem.message)

@@ -4,14 +4,21 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from syrinx_operator.resource.state.status import Condition, PipelineStatus, RedisStatus, SloStatus, StageStatus, read
+from syrinx_operator.resource.state.status import (
+    PENDING,
+    Condition,
+    PipelineStatus,
+    RedisStatus,
+    SloStatus,
+    StageStatus,
+    read,
+)
 
 _WIDTH = 10
 _HEALTHY = {"Ready": "True", "Degraded": "False", "MetricsAvailable": "True", "UnknownFields": "False"} | {
     f"{stage}Ready": "True" for stage in ("Gateway", "Talker", "Codec", "Connector", "Tuning")
 }
 """The status of each condition of a pipeline in which nothing is wrong."""
-NOT_READ = "the operator has not written a status: is it running, and does it watch this namespace?"
 
 
 def lines(pipeline: Mapping[str, Any], now: datetime, command: str) -> list[str]:
@@ -24,8 +31,8 @@ def lines(pipeline: Mapping[str, Any], now: datetime, command: str) -> list[str]
     title = f"{name} in namespace {namespace}"
     status = read(pipeline.get("status"))
     conditions: dict[str, Condition] = {each.type: each for each in status.conditions}
-    if not conditions:
-        return [f"{title}: {NOT_READ}"]
+    if not conditions or conditions.get("Ready") == PENDING:
+        return [f"{title}: {PENDING.message}"]
     found = [f"{title}: {_readiness(conditions, now)}"]
     if metadata.get("generation", 0) > (status.observed_generation or 0):
         found.append("  the last edit is not applied yet")

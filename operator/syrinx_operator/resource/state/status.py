@@ -57,6 +57,16 @@ class Condition(StatusStruct, frozen=True, kw_only=True):
     """metadata.generation that the condition is based on."""
 
 
+PENDING = Condition(
+    type="Ready",
+    status="Unknown",
+    reason="Pending",
+    message="no operator has seen this pipeline yet: is one running, and does it watch this namespace?",
+    last_transition_time="1970-01-01T00:00:00Z",
+    observed_generation=0,
+)
+"""The condition of a pipeline that no operator has seen. The API server sets it, as the default of the status."""
+
 MAX_OUTCOMES = 5
 """Maximum number of results of trials."""
 MAX_CONFIRMED = 64
