@@ -2,6 +2,7 @@
 
 import pytest
 
+from cluster.client import Kubernetes
 from cluster.installation import is_gone
 from cluster.pipeline import Pipeline
 
@@ -58,6 +59,19 @@ def test_a_deleted_namespace_disturbs_no_other(installed, here):
     installed.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     installed.permit()
     follows(create(installed), 103)
+
+
+def test_a_pipeline_that_no_operator_watches_says_so(installed):
+    unwatched = Kubernetes(f"{installed.cluster.namespace}-unwatched")
+    unwatched.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unwatched.namespace}})
+    try:
+        pipeline = Pipeline(installed, "unseen", unwatched)
+        pipeline.create()
+        ready = pipeline.condition("Ready")
+        assert (ready["status"], ready["reason"]) == ("Unknown", "Pending")
+        assert "does it watch this namespace?" in ready["message"]
+    finally:
+        installed.cluster.delete("Namespace", unwatched.namespace)
 
 
 def test_a_deleted_crd_can_be_installed_again(installed):
