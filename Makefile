@@ -37,7 +37,7 @@ RING = cd tests && "$(CURDIR)/$(VENV)/bin/python" -m support.ring
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up unit test test-all stress test-simulation fuzz soak lint hooks docs coverage generate images dist bench-cpu bench-overload bench-operator bench-tuning bench-gpu clean FORCE
+.PHONY: help demo set-up unit test test-all stress test-simulation fuzz soak lint hooks docs coverage generate images dist bench-cpu bench-overload bench-operator bench-live bench-tuning bench-gpu clean FORCE
 
 help: ## Show this help
 	@grep -hE '^[a-z%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z%-]+):.*## /\1\t/' | expand -t 16
@@ -126,6 +126,10 @@ bench-overload: $(VENV)/.runs ## Measure the bundled voice under overload into b
 # Five minutes, on two idle cores.
 bench-operator: $(VENV)/.develops ## Measure the operator with 500 idle pipelines into bench/results/operator.*
 	PYTHONPATH=bench:tests $(VENV)/bin/python -m fleet
+
+# Ten minutes, on two idle cores.
+bench-live: $(VENV)/.develops ## Measure text that streams in, with kill -9, into bench/results/live.*
+	PYTHONPATH=bench:tests:examples/agents $(VENV)/bin/python -m live_text
 
 # Seven hours, on two idle cores. An interrupted run continues where it stopped, as long as the code is the same.
 bench-tuning: $(VENV)/.develops ## Measure the live tuner from bad settings into bench/results/tuning_live.*

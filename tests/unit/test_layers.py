@@ -15,6 +15,7 @@ SOURCES = {
     "training": ROOT / "training",
     "gpu": ROOT / "bench/gpu",
     "hop": ROOT / "bench/hop",
+    "live_text": ROOT / "bench/live_text",
     "live_tuning": ROOT / "bench/live_tuning",
     "scale": ROOT / "bench/scale",
     "simulator": ROOT / "bench/simulator",
