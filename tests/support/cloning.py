@@ -9,6 +9,7 @@ from typing import ClassVar
 import httpx
 import numpy as np
 import soundfile
+from prometheus_client import CollectorRegistry
 
 from support.gateway import client_of, gateway_service
 from support.stages import Pipeline
@@ -39,6 +40,13 @@ class Cloning:
     http: httpx.AsyncClient
     service: GatewayService
     stages: Pipeline
+    registry: CollectorRegistry
+
+    def counted(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """The values of a counter by these labels."""
+        [family] = [each for each in self.registry.collect() if each.name == name]
+        samples = [each for each in family.samples if each.name == f"{name}_total"]
+        return {tuple(each.labels[label] for label in labels): each.value for each in samples}
 
     async def upload(self, name: str, file: bytes | None = None, **fields: object) -> httpx.Response:
         """Uploads a voice. A field of None is left out; `headers` are those of the request."""
@@ -89,5 +97,8 @@ async def gateway_of(stages: Pipeline, **config: object) -> AsyncIterator[Clonin
     """Runs a gateway of these stages."""
     keys = stages.streams.keys
     own = {"pipeline": keys.pipeline, "generation": keys.generation, "model": str(stages.checkpoint.directory)}
-    async with gateway_service([stages.connector()], **own, **config) as (service, _), client_of(service) as http:
-        yield Cloning(http, service, stages)
+    async with (
+        gateway_service([stages.connector()], **own, **config) as (service, registry),
+        client_of(service) as http,
+    ):
+        yield Cloning(http, service, stages, registry)

@@ -106,7 +106,7 @@ class GatewayService:
         self._closed: str | None = "starting"
         """Why new requests are refused; None while the gateway is open."""
         # The first cell keeps the voices: only gateways use them.
-        self.voices = KeptVoices(connectors[0].voices(), self.catalog, config.voices, self.decode_audio)
+        self.voices = KeptVoices(connectors[0].voices(), self.catalog, config.voices, self.decode_audio, metrics)
         # Proxies from the environment would bypass the list of allowed hosts.
         self._http = httpx.AsyncClient(trust_env=False, timeout=reference.FETCH_SECONDS)
         cloning = self.checkpoint.task_type is TaskType.BASE
@@ -132,6 +132,8 @@ class GatewayService:
         self.outcomes.start()
         for forwarded in ("answered", "fallback", "failed"):
             self._metrics[m.CANARY_FORWARDS].labels(forwarded)
+        for change in ("kept", "deleted", "prepared"):
+            self._metrics[m.VOICE_CHANGES].labels(change)
         self.settings_changed()
         await asyncio.to_thread(load_languages, self.checkpoint.languages)
         await self.cells.start(self._tasks)
@@ -208,6 +210,7 @@ class GatewayService:
         self, fields: SpeechFields, parsed: ParsedRequest, kept: KeptVoice | None
     ) -> tuple[ParsedRequest, Cloned | None]:
         """Returns the request for the stages, and the voice that it clones. Raises `ApiError` 400, 413, 422 or 503."""
+        self.voices.count_request(parsed.request.voice, kept)
         if kept is not None:
             return await self.voices.clone(parsed, kept)
         if fields.speaker_embedding is not None:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from syrinx_stages.connector.base import ConnectorError, StorageFull
 from syrinx_stages.connector.redis.voices import RedisVoices, StoredVoice, VoiceExists, VoicesFull
+from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.messages import PreparedVoice, decode_voice, encode
 from syrinx_stages.contract.settings import VoiceLimits
 from syrinx_stages.gateway.cells.monitor import CONNECTOR_SECONDS
@@ -19,6 +20,7 @@ from syrinx_stages.gateway.speech.request import ParsedRequest
 from syrinx_stages.gateway.voices.catalog import Catalog
 from syrinx_stages.gateway.voices.shared_voices import Decode, LoadedVoice
 from syrinx_stages.gateway.voices.voices import KeptVoice, decode_record, encode_record
+from syrinx_stages.runtime.telemetry.metrics import Metrics
 
 MAX_CACHED = 256
 """Prepared voices in memory: of 30 s each, about 5 MB."""
@@ -42,11 +44,14 @@ class Cloned(Struct, frozen=True):
 class KeptVoices:
     """The voices of all clients. Methods raise `ApiError` 503 if Redis cannot be reached."""
 
-    def __init__(self, store: RedisVoices, catalog: Catalog, limits: VoiceLimits, decode: Decode) -> None:
+    def __init__(
+        self, store: RedisVoices, catalog: Catalog, limits: VoiceLimits, decode: Decode, metrics: Metrics
+    ) -> None:
         self._store = store
         self._catalog = catalog
         self._limits = limits
         self._decode = decode
+        self._metrics = metrics
         self.shared: Mapping[str, LoadedVoice] = {}
         """The resource's voices by name; complete before the first request."""
         self._prepared: OrderedDict[str, bytes] = OrderedDict()
@@ -110,11 +115,13 @@ class KeptVoices:
             message = f"{error}; delete a voice that you no longer need, or ask for a higher limit"
             raise ApiError(422, message, code="too_many_voices") from None
         self._remember(voice.id, data)
+        self._count("kept")
 
     async def delete(self, voice: KeptVoice) -> None:
         """Deletes a voice. Requests in progress keep theirs."""
         await self._reached(self._store.delete(voice.id, voice.owner, voice.name.lower()))
         self._prepared.pop(voice.id, None)
+        self._count("deleted")
 
     async def clone(self, parsed: ParsedRequest, voice: KeptVoice) -> tuple[ParsedRequest, Cloned]:
         """Returns the request with a voice, and what the talker needs of it. Raises 400 if it was just deleted."""
@@ -128,6 +135,16 @@ class KeptVoices:
         if parsed.request.x_vector_only != voice.x_vector_only:
             return parsed, Cloned(pcm)
         return parsed.with_fields(returns_voice=True), Cloned(pcm, functools.partial(self._save, voice))
+
+    def count_request(self, speaker: str | None, voice: KeptVoice | None) -> None:
+        """Counts a request by its voice: a speaker of the checkpoint, one to clone, or neither."""
+        source, name = "request" if speaker is None else "checkpoint", speaker or ""
+        if voice is not None:
+            source, name = ("client", "") if self._shared(voice) is None else ("resource", voice.name)
+        self._metrics[m.VOICE_REQUESTS].labels(source, name).inc()
+
+    def _count(self, change: str) -> None:
+        self._metrics[m.VOICE_CHANGES].labels(change).inc()
 
     def _shared(self, voice: KeptVoice) -> LoadedVoice | None:
         """Returns the voice if it is one of the resource's."""
@@ -158,6 +175,7 @@ class KeptVoices:
     async def _save(self, voice: KeptVoice, prepared: PreparedVoice | None) -> None:
         if prepared is not None:
             await self._store.set_prepared(voice.id, encode(prepared), is_kept=self._shared(voice) is None)
+            self._count("prepared")
 
     async def _reached(self, call: Awaitable[_T]) -> _T:
         try:
