@@ -21,8 +21,8 @@ def voices(tmp_path: Path) -> tuple[SharedVoice, ...]:
     """Anna, with what she says, and Ben, without."""
     for seed, name in enumerate(("anna", "ben")):
         (tmp_path / f"{name}.wav").write_bytes(sample(seed))
-    anna = SharedVoice(name="Anna", file=str(tmp_path / "anna.wav"), transcript=TRANSCRIPT)
-    return anna, SharedVoice(name="Ben", file=str(tmp_path / "ben.wav"))
+    anna = SharedVoice(name="Anna", consent="cons_1", file=str(tmp_path / "anna.wav"), transcript=TRANSCRIPT)
+    return anna, SharedVoice(name="Ben", consent="Ben agreed", file=str(tmp_path / "ben.wav"))
 
 
 @pytest.fixture
@@ -83,7 +83,8 @@ async def test_it_is_listed_with_its_aliases_and_cannot_be_replaced_or_deleted(r
     assert listed["default"] == "Anna"
     assert [each["name"] for each in listed["uploaded_voices"]] == ["carl"]
     assert {"id": "ash", "object": "voice", "name": "ash", "alias_of": "Ben"} in listed["data"]
-    assert (await running.http.get("/v1/audio/voices/anna")).json()["name"] == "Anna"
+    anna = (await running.http.get("/v1/audio/voices/anna")).json()
+    assert (anna["name"], anna["consent"]) == ("Anna", "cons_1")
     for refused in (await running.upload("ANNA"), await running.http.delete("/v1/audio/voices/anna")):
         assert refused.status_code == 400
         assert "voice or an alias of this service" in refused.json()["error"]["message"]
@@ -93,7 +94,7 @@ async def test_it_is_listed_with_its_aliases_and_cannot_be_replaced_or_deleted(r
 
 async def test_it_may_come_from_an_allowed_host(base_stages: Pipeline):
     async with http_server(lambda request: ScriptedResponse(sample())) as server:
-        voice = SharedVoice(name="anna", url=f"{server.url}/anna.wav", transcript=TRANSCRIPT)
+        voice = SharedVoice(name="anna", consent="cons_1", url=f"{server.url}/anna.wav", transcript=TRANSCRIPT)
         host = server.url.removeprefix("http://")
         async with gateway_of(base_stages, shared_voices=(voice,), reference_hosts=(host,)) as gateway:
             assert (await gateway.say()).content == (await gateway.say(**reference(0))).content
@@ -119,12 +120,31 @@ async def test_a_gateway_does_not_start_with_an_unusable_voice(
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(StartError, match=f"voices: 'anna': {problem}"):
-        async with gateway_of(base_stages, shared_voices=(SharedVoice(name="anna", file=str(file)),)):
+        async with gateway_of(base_stages, shared_voices=(SharedVoice(name="anna", consent="cons_1", file=str(file)),)):
             pass
 
 
+async def test_all_unusable_voices_are_named(base_stages: Pipeline, voices: tuple[SharedVoice, ...], tmp_path: Path):
+    (tmp_path / "ben.wav").write_bytes(b"RIFF")
+    missing = SharedVoice(name="Carl", consent="cons_3", file=str(tmp_path / "carl.wav"))
+    problems = r"voices: 'Ben': is not a supported .*; 'Carl': cannot read .*carl\.wav: No such file"
+    with pytest.raises(StartError, match=problems):
+        async with gateway_of(base_stages, shared_voices=(*voices, missing)):
+            pass
+
+
+async def test_requests_are_counted_by_voice(running: Cloning):
+    await running.upload("carl")
+    for fields in ({"voice": "alloy"}, {}, {"voice": "ben"}, {"voice": "Carl"}, reference(1), {"voice": "dora"}):
+        await running.say(**fields)
+    voices = {("resource", "Anna"): 2, ("resource", "Ben"): 1, ("client", ""): 1, ("request", ""): 1}
+    assert running.counted("syrinx_voice_requests", "source", "voice") == voices
+    await running.http.delete("/v1/audio/voices/carl")
+    assert running.counted("syrinx_voice_changes", "change") == {("kept",): 1, ("prepared",): 2, ("deleted",): 1}
+
+
 async def test_names_that_differ_in_case_only_are_refused(base_stages: Pipeline, voices: tuple[SharedVoice, ...]):
-    twice = voices[0], SharedVoice(name="anna", file=voices[0].file)
+    twice = voices[0], SharedVoice(name="anna", consent="cons_1", file=voices[0].file)
     with pytest.raises(StartError, match="voices: two have the same name: Anna, anna"):
         async with gateway_of(base_stages, shared_voices=twice):
             pass

@@ -194,6 +194,8 @@ class VoiceSpec(Object, frozen=True, kw_only=True):
     path from the directory of the resource's file."""
     url: Annotated[str, Meta(pattern=r"^https?://[^\s@]+$", max_length=2048)] | None = None
     """URL of such a file, on one of gateway.referenceHosts."""
+    consent: Annotated[str, Meta(min_length=1, max_length=4096)]
+    """Who agreed to the use of the voice, in your words: for example the id of a recording. Clients see it."""
     transcript: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     """What is said in the file. Default: none; the voice is then its speaker embedding alone, which is less like the
     speaker."""
@@ -229,7 +231,8 @@ class PipelineSpec(Object, frozen=True, kw_only=True):
     voice."""
     voices: Annotated[tuple[VoiceSpec, ...], Meta(max_length=32), list_map("name")] = ()
     """Voices that all clients may use, cloned by a Base checkpoint. The first is the voice of requests that name none.
-    A gateway reads them when it starts, and does not start if one cannot be used. Default: none."""
+    A gateway reads them when it starts, and does not start if one cannot be used: the condition Degraded then names
+    each. Default: none."""
     gateway: GatewaySpec = GatewaySpec()
     """The public HTTP API."""
     topology: Literal["Separate", "Colocated"] = "Separate"

@@ -178,6 +178,8 @@ class SharedVoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     file: str | None = None
     url: str | None = None
     """On one of the `reference_hosts`."""
+    consent: str
+    """Who agreed to the use of the voice."""
     transcript: str | None = None
     """What the audio says. None: the voice is its speaker embedding alone."""
 

@@ -84,9 +84,7 @@ class GatewayService:
         self.failed = self._tasks.failed
         self.created = int(time.time())
         self.checkpoint = IMPLEMENTATION.describe(config.model)
-        shared = tuple(each.name for each in config.shared_voices)
-        self.catalog = Catalog(self.checkpoint, config.model_name, config.api, shared)
-        self._shared_voices = config.shared_voices
+        self.catalog = Catalog(self.checkpoint, config.model_name, config.api, config.shared_voices)
         self._tokenizer = IMPLEMENTATION.load_tokenizer(config.model)
         self._hosts = config.reference_hosts
         self._metrics = metrics
@@ -122,7 +120,7 @@ class GatewayService:
 
         Raises `StartError` if a voice of the resource cannot be used.
         """
-        voices = self._shared_voices, self.checkpoint, self.created, self._fetch, self.decode_audio
+        voices = self.catalog.shared, self.checkpoint, self.created, self._fetch, self.decode_audio
         self.voices.shared = await load_voices(*voices)
         for gauge in (m.LIVE_STREAMS, m.QUEUE_LENGTH, m.QUEUE_AGE, m.EXPECTED_WAIT):
             self._metrics[gauge].set(0)

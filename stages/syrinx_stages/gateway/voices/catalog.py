@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from syrinx_stages.contract.settings import ApiConfig
+from syrinx_stages.contract.settings import ApiConfig, SharedVoice
 from syrinx_stages.model.describe import Description
 from syrinx_stages.runtime.errors import StartError
 
@@ -29,8 +29,8 @@ class Catalog(Struct, frozen=True, dict=True):
     model: str
     """The name of the served model."""
     api: ApiConfig = ApiConfig()
-    shared: tuple[str, ...] = ()
-    """Names of the resource's voices, for a checkpoint that has none of its own."""
+    shared: tuple[SharedVoice, ...] = ()
+    """The resource's voices, for a checkpoint that has none of its own."""
 
     def __post_init__(self) -> None:
         if len(self._own_voices) < len(self.voices):
@@ -47,7 +47,7 @@ class Catalog(Struct, frozen=True, dict=True):
     @property
     def voices(self) -> Sequence[str]:
         """The names of the voices that every client may use."""
-        return (*self.checkpoint.voices, *self.shared)
+        return (*self.checkpoint.voices, *(each.name for each in self.shared))
 
     @cached_property
     def model_aliases(self) -> tuple[str, ...]:
@@ -92,7 +92,8 @@ class Catalog(Struct, frozen=True, dict=True):
     @cached_property
     def _voice_cards(self) -> dict[str, dict[str, Any]]:
         """The voices and their aliases as the API shows them, by their names in lower case."""
-        own = {name: {"id": name, "object": "voice", "name": name} for name in self.voices}
+        consents = {each.name: {"consent": each.consent} for each in self.shared}
+        own = {name: {"id": name, "object": "voice", "name": name, **consents.get(name, {})} for name in self.voices}
         aliases = {
             alias: {"id": alias, "object": "voice", "name": alias, "alias_of": voice}
             for alias, voice in self.voice_aliases.items()

@@ -32,20 +32,27 @@ class LoadedVoice(Struct, frozen=True):
 async def load_voices(
     voices: Sequence[SharedVoice], checkpoint: Description, created_at: int, fetch: Fetch, decode: Decode
 ) -> Mapping[str, LoadedVoice]:
-    """Returns the voices by name. Raises `StartError` if one cannot be used, or the checkpoint clones none."""
+    """Returns the voices by name. Raises `StartError` that names all that cannot be used, or if none can be cloned."""
     if voices and checkpoint.embedding_size is None:
         raise StartError(f"voices: they need a Base checkpoint; this one does {checkpoint.task_type}")
-    return {each.name: await _load(each, created_at, fetch, decode) for each in voices}
+    loaded: dict[str, LoadedVoice] = {}
+    problems: list[str] = []
+    for each in voices:
+        try:
+            loaded[each.name] = await _load(each, created_at, fetch, decode)
+        except ApiError as error:
+            problems.append(f"{each.name!r}: {error.message.removeprefix(f'{reference.FIELD}: ')}")
+        except OSError as error:
+            problems.append(f"{each.name!r}: cannot read {each.file}: {error.strerror}")
+    if problems:
+        raise StartError(f"voices: {'; '.join(problems)}")
+    return loaded
 
 
 async def _load(config: SharedVoice, created_at: int, fetch: Fetch, decode: Decode) -> LoadedVoice:
-    try:
-        data = await (asyncio.to_thread(_read, config.file) if config.file is not None else fetch(config.url or ""))
-        pcm = await decode(data)
-    except ApiError as error:
-        raise StartError(f"voices: {config.name!r}: {error.message.removeprefix(f'{reference.FIELD}: ')}") from None
-    except OSError as error:
-        raise StartError(f"voices: {config.name!r}: cannot read {config.file}: {error.strerror}") from None
+    """Raises `ApiError` or `OSError`."""
+    data = await (asyncio.to_thread(_read, config.file) if config.file is not None else fetch(config.url or ""))
+    pcm = await decode(data)
     digest = hashlib.sha256(pcm + (config.transcript or "").encode())
     keeps_samples = len(pcm) < len(data)
     voice = KeptVoice(
@@ -54,7 +61,7 @@ async def _load(config: SharedVoice, created_at: int, fetch: Fetch, decode: Deco
         owner="",
         name=config.name,
         created_at=created_at,
-        consent="",
+        consent=config.consent,
         transcript=config.transcript,
         seconds=len(pcm) / 4 / FAMILY.sample_rate,
         keeps_samples=keeps_samples,
