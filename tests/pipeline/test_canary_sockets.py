@@ -23,7 +23,7 @@ PCM = {"response_format": "pcm", "stream_audio": True}
 
 @contextlib.asynccontextmanager
 async def server_of(running: Gateway) -> AsyncIterator[str]:
-    server = HttpServer(create_app(running.service), "127.0.0.1", 0, 100, websocket_path=SPEECH_STREAM_PATH)
+    server = HttpServer(create_app(running.service), "127.0.0.1", 0, 100, websocket_paths=(SPEECH_STREAM_PATH,))
     try:
         yield server.url
     finally:

@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from support.gateway import gateway_service
 from support.streams import Streams
 from support.waiting import DEADLINE
-from syrinx_stages.contract.api import SPEECH_STREAM_PATH
+from syrinx_stages.contract.api import NARI_STREAM_PATH, SPEECH_STREAM_PATH
 from syrinx_stages.gateway.http.api import create_app
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.runtime.http.server import HttpServer
@@ -71,8 +71,8 @@ async def serving(
 ) -> AsyncIterator[tuple[str, GatewayService, CollectorRegistry]]:
     """Runs a gateway of the bundled checkpoint without stages; yields its URL, its service and its metrics."""
     async with gateway_service([streams.connector()], **config) as (service, registry):
-        app, path = create_app(service), SPEECH_STREAM_PATH
-        server = HttpServer(app, "127.0.0.1", 0, 100, certificate=certificate, websocket_path=path)
+        app, paths = create_app(service), (SPEECH_STREAM_PATH, NARI_STREAM_PATH)
+        server = HttpServer(app, "127.0.0.1", 0, 100, certificate=certificate, websocket_paths=paths)
         try:
             yield server.url, service, registry
             await asyncio.gather(service.drain(DEADLINE), server.drain(DEADLINE))

@@ -89,9 +89,24 @@ def test_a_configuration_has_the_fields_of_a_request_and_the_defaults_of_its_mod
 
 
 @pytest.mark.parametrize(
+    ("config", "mode"),
+    [
+        ({"streaming_mode": "token_level"}, "tokens"),
+        ({"streaming_mode": "sentence"}, "sentences"),
+        ({"streaming_mode": "token_level", "text_mode": "tokens"}, "tokens"),
+        ({"streaming_mode": None}, "sentences"),
+    ],
+)
+def test_the_text_mode_may_have_the_name_that_vllm_omni_gives_it(config: dict[str, object], mode: str) -> None:
+    assert parse_config(json.dumps({"type": "session.config", **config})).text_mode == mode
+
+
+@pytest.mark.parametrize(
     ("config", "field"),
     [
         ({"text_mode": "x"}, "text_mode"),
+        ({"streaming_mode": "sentence_commit"}, "streaming_mode"),
+        ({"streaming_mode": "token_level", "text_mode": "sentences"}, "streaming_mode"),
         ({"split_granularity": "word"}, "split_granularity"),
         ({"text_mode": "tokens", "split_granularity": "clause"}, "split_granularity"),
         ({"text_mode": "tokens", "non_streaming_mode": True}, "non_streaming_mode"),

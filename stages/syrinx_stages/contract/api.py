@@ -7,6 +7,8 @@ from msgspec import Meta
 
 SPEECH_STREAM_PATH = "/v1/audio/speech/stream"
 """The WebSocket for text that arrives in pieces."""
+NARI_STREAM_PATH = "/v1/audio/speech/ws"
+"""The same in the messages of Nari's server."""
 
 LexiconWord = Annotated[
     str, Meta(max_length=64, pattern=r"^\S(?:[^\x00-\x1f\x7f-\x9f]*\S)?$", description="a word or a phrase")

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from syrinx_stages.contract import logs
 from syrinx_stages.contract import metrics as m
-from syrinx_stages.contract.api import SPEECH_STREAM_PATH
+from syrinx_stages.contract.api import NARI_STREAM_PATH, SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import TOKEN_VARIABLE, TRACK_VARIABLE, StageConfig, resolved_config_line
 from syrinx_stages.contract.stages import Stage
 from syrinx_stages.model.config import CheckpointError
@@ -125,7 +125,7 @@ async def _serve(stage: Stage, config: StageConfig, build: str, all_cells: bool)
                 "certificate": _certificate(config, metrics),
                 "trusted_proxies": config.trusted_proxies,
                 "shares_port": config.shares_port,
-                "websocket_path": SPEECH_STREAM_PATH,
+                "websocket_paths": (SPEECH_STREAM_PATH, NARI_STREAM_PATH),
                 "keep_alive_seconds": config.keep_alive_seconds,
             }
             public_servers.append(listen(public, config.public_host, config.port, max_public_connections(), **options))

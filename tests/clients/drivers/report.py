@@ -26,6 +26,8 @@ class Case:
         self.ended = 0.0
         self.file = ""
         self.rate: int | None = None
+        self.fields: dict[str, object] | None = None
+        """The request for the same audio, if the client made it over a WebSocket."""
         self.whole = True
         """Whether the client took the response to its end."""
 

@@ -15,7 +15,7 @@ from starlette.routing import Match, WebSocketRoute
 from starlette.types import ASGIApp
 
 from syrinx_stages.connector.redis.streams import RedisConnector
-from syrinx_stages.contract.api import SPEECH_STREAM_PATH
+from syrinx_stages.contract.api import NARI_STREAM_PATH, SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import StageConfig
 from syrinx_stages.gateway.canary.canary import CanaryForwarder
 from syrinx_stages.gateway.clients.access import RequireKey
@@ -32,6 +32,7 @@ from syrinx_stages.gateway.http.delivery import SpeechResponse
 from syrinx_stages.gateway.http.exchange import Exchanges
 from syrinx_stages.gateway.http.form import parse_form
 from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.socket.nari import NariSockets
 from syrinx_stages.gateway.socket.websocket import SpeechSockets
 from syrinx_stages.gateway.speech.request import Delivery, model_not_found, text_limit, traced
 from syrinx_stages.gateway.voices.voice_upload import keep_voice
@@ -151,11 +152,13 @@ async def _speech_batch(http: Request) -> Response:
 
 
 _routes.router.routes.append(WebSocketRoute(SPEECH_STREAM_PATH, SpeechSockets()))
+_routes.router.routes.append(WebSocketRoute(NARI_STREAM_PATH, NariSockets()))
 
 
 @_routes.api_route(SPEECH_STREAM_PATH, methods=READ)
+@_routes.api_route(NARI_STREAM_PATH, methods=READ)
 async def _speech_stream(http: Request) -> Response:
-    raise ApiError(426, f"{SPEECH_STREAM_PATH} is a WebSocket: connect with ws:// or wss://", code="upgrade_required")
+    raise ApiError(426, f"{http.url.path} is a WebSocket: connect with ws:// or wss://", code="upgrade_required")
 
 
 async def _receive(http: Request, holding: contextlib.ExitStack, media_type: str = JSON) -> Body:

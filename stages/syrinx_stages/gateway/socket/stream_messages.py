@@ -29,6 +29,16 @@ class TextMode(StrEnum):
     """All text up to `input.done` is one utterance, spoken while it arrives."""
 
 
+class _StreamingMode(StrEnum):
+    """vLLM-Omni's name of it."""
+
+    SENTENCE = "sentence"
+    TOKEN_LEVEL = "token_level"
+
+
+_MODES = {_StreamingMode.SENTENCE: TextMode.SENTENCES, _StreamingMode.TOKEN_LEVEL: TextMode.TOKENS}
+
+
 class SessionConfig(Struct, frozen=True):
     """A valid `session.config`, but for what only the checkpoint knows."""
 
@@ -61,6 +71,7 @@ _Session: Any = msgspec.defstruct(
         # Texts are sent with `input.text`.
         ("input", str | None, ""),
         ("text_mode", str | None, None),
+        ("streaming_mode", str | None, None),
         ("split_granularity", str | None, None),
         ("stream_audio", bool | None, None),
         ("request_id", _Identifier | None, None),
@@ -109,7 +120,7 @@ def parse_config(data: str) -> SessionConfig:
 
 
 def _checked(fields: SpeechFields, warnings: list[str], own: Any) -> SessionConfig:
-    mode = choice("text_mode", own.text_mode, TextMode) or TextMode.SENTENCES
+    mode = _text_mode(own)
     stream_audio = mode is TextMode.TOKENS if own.stream_audio is None else own.stream_audio
     if mode is TextMode.TOKENS:
         if not stream_audio:
@@ -132,6 +143,18 @@ def _checked(fields: SpeechFields, warnings: list[str], own: Any) -> SessionConf
     fields = msgspec.structs.replace(fields, stream=stream_audio)
     granularity = choice("split_granularity", own.split_granularity, Granularity) or Granularity.SENTENCE
     return SessionConfig(fields, warnings, mode, granularity, stream_audio, own.request_id, own.audio_offset)
+
+
+def _text_mode(own: Any) -> TextMode:
+    mode, theirs = (
+        choice("text_mode", own.text_mode, TextMode),
+        choice("streaming_mode", own.streaming_mode, _StreamingMode),
+    )
+    if theirs is None:
+        return mode or TextMode.SENTENCES
+    if mode is not None and mode is not _MODES[theirs]:
+        raise bad_request("streaming_mode", f"stands for text_mode {_MODES[theirs]}, which has another value")
+    return _MODES[theirs]
 
 
 class Place(Struct, frozen=True):

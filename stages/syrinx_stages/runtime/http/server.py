@@ -9,7 +9,7 @@ import resource
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import h11
@@ -78,8 +78,8 @@ class _Config(uvicorn.Config):
     """uvicorn's configuration with a limit that makes room; its own one refuses requests."""
 
     max_connections: int
-    websocket_path: str
-    """Requests for it may become WebSockets; empty: none may."""
+    websocket_paths: Collection[str]
+    """Requests for them may become WebSockets."""
 
 
 class _Flow(FlowControl):
@@ -134,7 +134,7 @@ class _Protocol(H11Protocol):
 
     def _should_upgrade(self) -> bool:
         """Returns whether a request becomes a WebSocket. Other upgrades are ignored, as HTTP allows."""
-        return self._get_upgrade() == b"websocket" and self.scope["path"].rstrip("/") == self.config.websocket_path
+        return self._get_upgrade() == b"websocket" and self.scope["path"].rstrip("/") in self.config.websocket_paths
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ignores a connection that was not accepted."""
@@ -241,13 +241,13 @@ class HttpServer:
         certificate: Certificate | None = None,
         trusted_proxies: Sequence[str] = (),
         shares_port: bool = False,
-        websocket_path: str = "",
+        websocket_paths: Collection[str] = (),
         keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
     ) -> None:
         """`trusted_proxies`: ranges of addresses whose `X-Forwarded-For` names the client.
 
         `shares_port`: other processes may listen on the port, too; this one gets no connection before `open`.
-        `websocket_path`: where WebSockets are accepted. `keep_alive_seconds`: how long clients may keep a connection
+        `websocket_paths`: where WebSockets are accepted. `keep_alive_seconds`: how long clients may keep a connection
         between two requests.
         """
         proxies = _networks(trusted_proxies)
@@ -288,7 +288,7 @@ class HttpServer:
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         options.max_connections = self._max_connections = max_connections
-        options.websocket_path = websocket_path
+        options.websocket_paths = websocket_paths
         self._server = _Server(options)
         self._task: asyncio.Task[None] | None = None
         self._closing_unused = asyncio.create_task(self._close_unused())

@@ -1,0 +1,128 @@
+"""`/v1/audio/speech/ws`: the WebSocket of Nari's server, as tts-bench calls it, in the messages of `SpeechSockets`.
+
+A connection has one utterance, whose text arrives in numbered pieces that are acknowledged.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from starlette.types import Message, Receive, Scope, Send
+
+from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.gateway.audio.encoders import AudioFormat
+from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
+from syrinx_stages.gateway.fields.json_objects import decode
+from syrinx_stages.gateway.socket.sender import NORMAL, POLICY, Sender
+from syrinx_stages.gateway.socket.stream_messages import MAX_TEXT_MESSAGE, error_message
+from syrinx_stages.gateway.socket.websocket import SpeechSockets
+
+PROTOCOL = "nari.speech.v1"
+_ENCODINGS = {AudioFormat.PCM: "pcm_s16le"}
+_START, _APPEND, _END, _CANCEL = "request.start", "input_text.append", "input_text.end", "response.cancel"
+_OURS = {_APPEND: "input.text", _END: "input.done", _CANCEL: "cancel"}
+
+
+class NariSockets:
+    """The ASGI application of the path."""
+
+    def __init__(self) -> None:
+        self._app = SpeechSockets()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs one connection."""
+        connection = _Connection(scope["state"]["request"].id, receive, send)
+        await self._app(scope, connection.receive, connection.send)
+
+
+class _Sent(Struct, frozen=True):
+    """A client's message; of `request.start` only its type."""
+
+    type: str
+    sequence: int | None = None
+    text: str = ""
+
+
+class _Connection:
+    """Translates the messages of one connection."""
+
+    def __init__(self, request_id: str, receive: Receive, send: Send) -> None:
+        self._id = request_id
+        self._receive = receive
+        self._sender = Sender(send)
+        self._answer: dict[str, Any] | None = None
+        """To the message that is being handled, if no error is."""
+        self._pieces: int | None = None
+        """Of the text so far; None before `request.start`."""
+        self._chunks = 0
+        self._reason = ""
+
+    async def receive(self) -> Message:
+        """Returns the next message of the client. The one before has been handled, and is acknowledged."""
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            await self._sender.json(answer)
+        message = await self._receive()
+        if (text := message.get("text")) is None:
+            return message
+        try:
+            return {"type": "websocket.receive", "text": self._translated(text)}
+        except ApiError as error:
+            await self._fail(error_message(error))
+            return await self._receive()
+
+    async def send(self, message: Message) -> None:
+        """Sends a message of ours in the client's terms."""
+        if message["type"] == "websocket.accept":
+            await self._sender.message({**message, "subprotocol": PROTOCOL})
+            await self._sender.json({"type": "session.created", "protocol": PROTOCOL, "audio": _audio()})
+        elif (text := message.get("text")) is not None:
+            await self._send(json.loads(text))
+        else:
+            self._chunks += message.get("bytes") is not None
+            await self._sender.message(message)
+
+    def _translated(self, data: str) -> str:
+        if len(data) > MAX_TEXT_MESSAGE:
+            raise too_large("message", f"is larger than {MAX_TEXT_MESSAGE // 1024} KB; keep the voice, and name it")
+        sent = decode(data.encode(), _Sent)
+        if sent.type == _START:
+            self._pieces, self._answer = 0, {"type": "request.configured", "request_id": self._id}
+            fields = decode(data.encode(), dict[str, Any])
+            return json.dumps({**fields, "type": "session.config", "text_mode": "tokens"})
+        if sent.type not in _OURS:
+            accepted = ", ".join((_START, *_OURS))
+            raise bad_request("type", f"{quoted(sent.type)} is unknown; accepted: {accepted}")
+        if self._pieces is None:
+            raise bad_request("type", f"the first message must be {_START}", "not_configured")
+        if sent.type != _CANCEL:
+            if sent.sequence != self._pieces:
+                raise bad_request("sequence", f"is {sent.sequence}; the next one is {self._pieces}")
+            self._answer = {"type": "input_text.ack", "event": sent.type, "sequence": self._pieces}
+            self._pieces += 1
+        return msgspec.json.encode({"type": _OURS[sent.type], "text": sent.text}).decode()
+
+    async def _send(self, ours: dict[str, Any]) -> None:
+        match ours["type"]:
+            case "audio.start" if "format" in ours:
+                audio = _audio(AudioFormat(ours["format"]), ours["sample_rate"])
+                await self._sender.json({"type": "response.started", "request_id": self._id, "audio": audio})
+            case "audio.done":
+                self._reason = ours["finish_reason"]
+            case "session.done":
+                done = {"type": "response.done", "request_id": self._id, "stop_reason": self._reason}
+                await self._sender.json({**done, "audio_chunks": self._chunks})
+                await self._sender.close(NORMAL)
+            case "error":
+                await self._fail(ours)
+
+    async def _fail(self, error: dict[str, Any]) -> None:
+        self._answer = None
+        await self._sender.json({"type": "error", "error": error})
+        await self._sender.close(POLICY, error["code"] or "")
+
+
+def _audio(encoding: AudioFormat = AudioFormat.PCM, rate: int = FAMILY.sample_rate) -> dict[str, Any]:
+    """Returns how the audio is encoded."""
+    return {"encoding": _ENCODINGS.get(encoding, encoding), "sample_rate": rate, "channels": 1}

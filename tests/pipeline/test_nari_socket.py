@@ -1,0 +1,125 @@
+"""`/v1/audio/speech/ws`: the messages of Nari's server, as tts-bench sends them with `--transport websocket`."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+
+from support.speech_socket import serving
+from support.stages import Pipeline, pipeline
+from syrinx_stages.contract.api import NARI_STREAM_PATH
+from syrinx_stages.gateway.socket.nari import PROTOCOL
+
+TEXT = "The old teacher found two heavy bags."
+AUDIO = {"encoding": "pcm_s16le", "sample_rate": 24000, "channels": 1}
+START = {"model": "syrinx-us", "voice": "us", "language": "English", "response_format": "pcm", "seed": 5}
+
+
+@pytest.fixture
+async def stages() -> AsyncIterator[Pipeline]:
+    async with pipeline() as running:
+        yield running
+
+
+@pytest.fixture
+async def url(stages: Pipeline) -> AsyncIterator[str]:
+    async with serving(stages.streams) as (it, _, _):
+        yield it
+    assert len(stages.streams) == 0, "a request was not released"
+
+
+class Caller:
+    """A client that reads audio and messages as they come."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket, self.chunks, self.others = socket, list[bytes](), list[dict[str, Any]]()
+
+    async def send(self, kind: str, **content: object) -> None:
+        await self.socket.send(json.dumps({"type": kind, **content}))
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        while True:
+            received = await self.socket.recv()
+            if isinstance(received, bytes):
+                self.chunks.append(received)
+            elif (message := json.loads(received))["type"] == kind:
+                return message
+            else:
+                self.others.append(message)
+
+
+@pytest.fixture
+async def caller(url: str) -> AsyncIterator[Caller]:
+    address = url.replace("http", "ws", 1) + NARI_STREAM_PATH
+    async with connect(address, proxy=None, subprotocols=[PROTOCOL]) as socket:
+        yield Caller(socket)
+
+
+async def configured(caller: Caller) -> None:
+    assert caller.socket.subprotocol == PROTOCOL
+    created = await caller.until("session.created")
+    assert created == {"type": "session.created", "protocol": PROTOCOL, "audio": AUDIO}
+    await caller.send("request.start", **START)
+    await caller.until("request.configured")
+    assert not caller.others
+
+
+async def test_a_text_in_numbered_pieces_is_spoken_as_a_request_with_it(url: str, caller: Caller) -> None:
+    await configured(caller)
+    words = TEXT.split(" ")
+    for number, word in enumerate(words):
+        await caller.send("input_text.append", sequence=number, text=word if word == words[-1] else f"{word} ")
+        acknowledged = await caller.until("input_text.ack")
+        assert (acknowledged["event"], acknowledged["sequence"]) == ("input_text.append", number)
+    await caller.send("input_text.end", sequence=len(words))
+    done = await caller.until("response.done")
+    assert done["stop_reason"] == "stop" and done["audio_chunks"] == len(caller.chunks)
+    started = next(each for each in caller.others if each["type"] == "response.started")
+    assert (started["audio"], started["request_id"]) == (AUDIO, done["request_id"])
+    ended = next(each for each in caller.others if each["type"] == "input_text.ack")
+    assert (ended["event"], ended["sequence"]) == ("input_text.end", len(words))
+    await caller.socket.wait_closed()
+    assert caller.socket.close_code == 1000
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        fields = {"input": TEXT, "seed": 5, "voice": "us", "response_format": "pcm", "non_streaming_mode": False}
+        answer = await http.post(f"{url}/v1/audio/speech", json=fields | {"language": "English"})
+    assert b"".join(caller.chunks) == answer.content
+
+
+async def test_a_cancellation_ends_the_response(caller: Caller) -> None:
+    await configured(caller)
+    await caller.send("input_text.append", sequence=0, text=f"{TEXT} " * 4)
+    await caller.until("response.started")
+    await caller.send("response.cancel")
+    assert (await caller.until("response.done"))["stop_reason"] == "canceled"
+    await caller.socket.wait_closed()
+    assert caller.socket.close_code == 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "param", "message"),
+    [
+        ("request.start", {**START, "voice": "dora"}, "voice", "'dora' is unknown"),
+        ("input_text.append", {"sequence": 0, "text": "The"}, "type", "the first message must be request.start"),
+        ("input.text", {"text": "The"}, "type", "'input.text' is unknown; accepted: request.start, input_text.append"),
+        ("request.start", {"ref_audio": "x" * 70_000}, "message", "larger than 64 KB"),
+    ],
+)
+async def test_an_error_names_the_field_and_ends_the_connection(
+    caller: Caller, kind: str, content: dict[str, object], param: str, message: str
+) -> None:
+    await caller.send(kind, **content)
+    error = (await caller.until("error"))["error"]
+    assert error["param"] == param and message in error["message"]
+    await caller.socket.wait_closed()
+    assert caller.socket.close_code == 1008
+    assert [each["type"] for each in caller.others] == ["session.created"]
+
+
+async def test_a_piece_with_another_number_is_an_error(caller: Caller) -> None:
+    await configured(caller)
+    await caller.send("input_text.append", sequence=1, text="The")
+    assert (await caller.until("error"))["error"]["message"] == "sequence: is 1; the next one is 0"
