@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import soundfile
-from openai import APIStatusError, AsyncOpenAI
+from openai import APIStatusError, AsyncOpenAI, NotFoundError
 
 from support.gateway import Gateway, Script, events, gateway, pcm_of, tone
 from support.waiting import until
@@ -170,6 +170,13 @@ async def test_an_unknown_path_is_answered_with_the_right_one(running: Gateway, 
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (404, "not_found")
     assert error["message"].endswith(f": there is no such path; send it to {right!r}")
+
+
+async def test_recordings_of_consents_are_refused_with_what_to_send_instead(openai: AsyncOpenAI):
+    with pytest.raises(NotFoundError, match="send its id, or who agreed, as consent of POST /v1/audio/voices"):
+        await openai.audio.voice_consents.create(name="Anna", language="en-US", recording=("a.wav", b"RIFF"))
+    with pytest.raises(NotFoundError, match="neither checked nor kept here"):
+        await openai.audio.voice_consents.retrieve("cons_1")
 
 
 async def test_a_path_of_another_api_is_answered_with_that_of_this_one(running: Gateway):

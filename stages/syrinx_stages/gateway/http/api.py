@@ -44,6 +44,8 @@ from syrinx_stages.runtime.telemetry.metrics import Metrics
 VOICES_PATH = "/v1/audio/voices"
 SMALL_BODY = 64 * 1024
 """Bytes of a body that is parsed in the event loop."""
+CONSENTS_PATH = "/v1/audio/voice_consents"
+"""OpenAI's path for recordings of consents."""
 _MAX_PREFIX = 4
 """Parts of a path that may be a wrong prefix."""
 _Parsed = TypeVar("_Parsed")
@@ -75,6 +77,9 @@ async def _routing_error(http: Request, error: HTTPException) -> Response:
 
 def _right_path(http: Request) -> str:
     """Says which path a client means that has sent an unknown one: without /v1, with two of them, or another prefix."""
+    if http.url.path.startswith(CONSENTS_PATH):
+        advice = f"keep yours, and send its id, or who agreed, as consent of POST {VOICES_PATH}"
+        return f"recordings of consents are neither checked nor kept here; {advice}"
     parts = [part for part in http.url.path.split("/") if part]
     for start in range(min(len(parts), _MAX_PREFIX)):
         for prefix in ("/v1/", "/"):
