@@ -11,9 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from live_text.draws import Piece, cut, sentences, texts, written
+from live_text.draws import Piece, cut, texts, written
 from live_text.report import Report, page
 from live_text.service import Heard, Service, running
+from syrinx_operator.commands.bench.load import corpus
 from syrinx_operator.commands.bench.report import save
 from syrinx_operator.commands.bench.stats import spread
 from syrinx_operator.local.machine import describe, publishable_command, revision
@@ -64,17 +65,16 @@ async def kills(service: Service, stage: Stage, drawn: Sequence[str]) -> int:
 async def run(arguments: argparse.Namespace, command: str) -> Report:
     """Makes all measurements."""
     seed, drawn = arguments.seed, texts(arguments.seed, arguments.texts)
-    disturbed = drawn[: len(drawn) // 4]
     async with running() as service:
         equal = await cuts(service, drawn)
-        heard = await pairs(service, sentences(seed, 2 * len(drawn)))
+        heard = await pairs(service, random.Random(seed).choices(corpus()[-50:], k=2 * len(drawn)))
         generator = random.Random(f"cancels {seed}")
         cancels = [await service.cancel(text, generator.uniform(0, SPOKEN_SECONDS)) for text in drawn]
-        exact = {str(stage): await kills(service, stage, disturbed) for stage in Stage}
+        exact = {str(stage): await kills(service, stage, drawn[: len(drawn) // 4]) for stage in Stage}
     equal += [whole.pcm == live.pcm for whole, live in heard]
-    ttfas = [whole.ttfa for whole, _ in heard], [live.ttfa for _, live in heard]
-    whole, live, cancel = map(spread, (*ttfas, cancels))
-    assert whole and live and cancel
+    whole, cancel = spread([one.from_text for one, _ in heard]), spread(cancels)
+    word, text = spread([each.from_word for _, each in heard]), spread([each.from_text for _, each in heard])
+    assert whole and word and text and cancel
     return Report(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         revision=revision(),
@@ -83,12 +83,12 @@ async def run(arguments: argparse.Namespace, command: str) -> Report:
         seed=seed,
         cuts=len(equal),
         cuts_equal=sum(equal),
-        ttfa_over_whole=round(live.p50 / whole.p50, 3),
-        ttfa_whole=whole,
-        ttfa_written=live,
+        ttfa_over_whole=round(word.p50 / whole.p50, 3),
+        ttfa_over_whole_from_text=round(text.p50 / whole.p50, 3),
+        ttfa={"whole request": whole, "first word": word, "second token": text},
         cancel_ms_p95=round(1000 * cancel.p95, 2),
         cancel=cancel,
-        kills=len(exact) * len(disturbed),
+        kills=len(exact) * (len(drawn) // 4),
         kills_exact=sum(exact.values()),
         kills_exact_by_stage=exact,
     )

@@ -1,25 +1,23 @@
 """What a seed draws: texts, and how they are written. Pure."""
 
+import functools
 import random
 import re
 from collections.abc import Sequence
-from itertools import accumulate, takewhile
 
 from msgspec import Struct
 
 from syrinx_operator.commands.bench.load import corpus
+from syrinx_stages.families import IMPLEMENTATION
+from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.model.tokenizer import Tokenizer
 
-MIN_WORDS = 10
 NUMBERS = ("It cost ${}.50 in 1998.", "{}.5 kg were in each bag.", "At 7:{} they left for 221 Baker St. in London.")
 """Sentences whose numbers become words while they arrive."""
-SIZES = (1, 2, 5, 12)
-"""Characters of a piece, if the cuts are random."""
-PAUSES = (0.0, 0.0, 0.01, 0.1)
-"""Seconds before such a piece."""
-TOKEN_SECONDS = 0.0125
-"""Median time between two tokens of an LLM: 80 tokens a second."""
-TOKEN_SIGMA = 0.6
-"""Of the logarithm of these times."""
+SIZES, PAUSES = (1, 2, 5, 12), (0.0, 0.0, 0.01, 0.1)
+"""Characters of a piece, and seconds before it, if the cuts are random."""
+TOKEN_SECONDS, TOKEN_SIGMA = 0.0125, 0.6
+"""Median time between two tokens of an LLM, 80 a second, and the standard deviation of its logarithm."""
 STALL_CHANCE, STALL_SECONDS = 0.02, (0.2, 0.8)
 """Of an LLM: how often a token comes late, and by how much."""
 _TOKEN = re.compile(r"\s?\w{1,7}|\s?[^\w\s]+|\s")
@@ -31,12 +29,6 @@ class Piece(Struct, frozen=True):
     delay: float
     """Seconds after the piece before."""
     text: str
-
-
-def sentences(seed: int, count: int) -> list[str]:
-    """Returns single sentences of at least `MIN_WORDS` words."""
-    long = [each for each in corpus() if len(each.split()) >= MIN_WORDS]
-    return [random.Random(f"sentence {seed} {number}").choice(long) for number in range(count)]
 
 
 def texts(seed: int, count: int) -> list[str]:
@@ -70,7 +62,16 @@ def written(text: str, generator: random.Random, pace: float = 1.0) -> list[Piec
     return pieces
 
 
-def first_word(pieces: Sequence[Piece]) -> int:
-    """Returns the number of the piece with the character after the first word, from which on the word is known."""
-    so_far = accumulate(piece.text for piece in pieces)
-    return sum(1 for _ in takewhile(lambda text: not re.match(r"\s*\S+\s", text), so_far))
+def known_with(pieces: Sequence[Piece], tokens: int) -> int:
+    """Returns the number of the piece with which so many tokens of the text are final, or of the last piece."""
+    text = StreamedText(_tokenizer())
+    for number, piece in enumerate(pieces):
+        text.feed(piece.text)
+        if len(text.ids) >= tokens:
+            return number
+    return len(pieces) - 1
+
+
+@functools.cache
+def _tokenizer() -> Tokenizer:
+    return IMPLEMENTATION.load_tokenizer("bundled")

@@ -24,10 +24,12 @@ class Report(Struct, frozen=True, kw_only=True):
     cuts_equal: int
     """Of these, those with the audio of the whole text, bit for bit."""
     ttfa_over_whole: float
-    """Median time to the first audio from the first word, divided by that of a request with the whole text."""
-    ttfa_whole: Spread
-    ttfa_written: Spread
-    """From the moment when the first word is known, while an LLM writes on."""
+    """Median time to the first audio from the first word, while an LLM writes on, divided by that of a request with the
+    whole text. It includes the LLM's time for the second token."""
+    ttfa_over_whole_from_text: float
+    """The same from the second token on, which the first frame needs."""
+    ttfa: Mapping[str, Spread]
+    """By what the time counts from."""
     cancel_ms_p95: float
     cancel: Spread
     """From the cancellation to the end of the connection, at the client."""
@@ -40,11 +42,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def page(report: Report) -> str:
     """Returns the report as Markdown."""
-    figures = {
-        "first audio of a whole request": report.ttfa_whole,
-        "first audio while an LLM writes, from the first word": report.ttfa_written,
-        "cancellation": report.cancel,
-    }
+    figures = {f"first audio from the {name}": each for name, each in report.ttfa.items()} | {"cancel": report.cancel}
     rows = [(name, *(f"{1000 * at:.1f}" for at in (each.p50, each.p95, each.max))) for name, each in figures.items()]
     exact = report.kills_exact_by_stage
     killed = [(stage, report.kills // len(exact), count) for stage, count in exact.items()]
@@ -57,9 +55,11 @@ replicas of each stage, and the client of `examples/agents`; measured by `{repor
 **Cuts.** Of {report.cuts} ways in which texts arrived, in pieces of 1 to 12 characters with pauses or as the tokens of
 an LLM, {report.cuts_equal} gave the audio of the whole text, bit for bit.
 
-**Times at the client.** The LLM writes a token every {1000 * TOKEN_SECONDS:g} ms at the median. The first word is known
-with the character after it; from then on the first audio takes {report.ttfa_over_whole:.2f} times as long as with the
-whole text. A cancellation ends when the gateway has confirmed it, after the last audio, and the connection is closed.
+**Times at the client.** The LLM writes a token every {1000 * TOKEN_SECONDS:g} ms at the median. A word is known with
+the character after it. From the first word on, the first audio takes {report.ttfa_over_whole:.2f} times as long as with
+the whole text, the LLM's time for the second token included, which the first frame needs; from there on
+{report.ttfa_over_whole_from_text:.2f} times. A cancellation ends when the gateway has confirmed it, after the last
+audio, and the connection is closed.
 
 {markdown(("ms", "p50", "p95", "max"), rows)}
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 from syrinx_utterance import Utterance
 
-from live_text.draws import Piece, first_word
+from live_text.draws import Piece, known_with
 from support.local_pipeline import local_pipeline, replicated
 from support.waiting import DEADLINE, until
 from syrinx_operator.commands.client import SpeechClient
@@ -34,8 +34,10 @@ class Heard(Struct, frozen=True):
     """What a client heard of a text."""
 
     pcm: bytes
-    ttfa: float
-    """Seconds from the request, or from the moment when the first word is known, to the first audio."""
+    from_word: float
+    """Seconds to the first audio from the request, or from the piece that completes the first word."""
+    from_text: float
+    """The same, or from the piece with which the text of the first frame is complete: two tokens."""
 
 
 class Service:
@@ -53,12 +55,11 @@ class Service:
             async for piece in pieces:
                 first = first or time.monotonic()
                 pcm += piece
-        return Heard(bytes(pcm), first - start)
+        return Heard(bytes(pcm), first - start, first - start)
 
     async def speak(self, pieces: Sequence[Piece], killed: Stage | None = None, at: int = 0) -> Heard:
         """Returns the audio of a text in pieces. A replica of `killed` is, before piece `at` or when there is audio."""
-        utterance, pcm, known = self._utterance(), bytearray(), first_word(pieces)
-        start = first = 0.0
+        utterance, pcm, fed, first = self._utterance(), bytearray(), list[float](), 0.0
 
         async def on_audio(audio: bytes) -> None:
             nonlocal first
@@ -67,18 +68,17 @@ class Service:
 
         speaking = asyncio.create_task(utterance.speak(on_audio))
         await asyncio.sleep(THINKING_SECONDS)
-        for number, piece in enumerate(pieces):
+        for piece in pieces:
             await asyncio.sleep(piece.delay)
-            if killed is not None and pcm and number >= at:
+            if killed is not None and pcm and len(fed) >= at:
                 await self._kill(killed)
                 killed = None
             utterance.feed(piece.text)
-            if number == known:
-                start = time.monotonic()
+            fed.append(time.monotonic())
         assert killed is None, "the text ended before the first audio"
         utterance.end()
         await speaking
-        return Heard(bytes(pcm), first - start)
+        return Heard(bytes(pcm), *(first - fed[known_with(pieces, tokens)] for tokens in (1, 2)))
 
     async def cancel(self, text: str, after: float) -> float:
         """Returns the seconds from a cancellation, `after` seconds of speech, to the end of the connection.
