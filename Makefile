@@ -127,7 +127,7 @@ bench-overload: $(VENV)/.runs ## Measure the bundled voice under overload into b
 bench-operator: $(VENV)/.develops ## Measure the operator with 500 idle pipelines into bench/results/operator.*
 	PYTHONPATH=bench:tests $(VENV)/bin/python -m fleet
 
-# Ten minutes, on two idle cores.
+# A quarter of an hour, on two idle cores.
 bench-live: $(VENV)/.develops ## Measure text that streams in, with kill -9, into bench/results/live.*
 	PYTHONPATH=bench:tests:examples/agents $(VENV)/bin/python -m live_text
 

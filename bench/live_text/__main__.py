@@ -85,7 +85,7 @@ async def run(arguments: argparse.Namespace, command: str) -> Report:
         cuts_equal=sum(equal),
         ttfa_over_whole=round(word.p50 / whole.p50, 3),
         ttfa_over_whole_from_text=round(text.p50 / whole.p50, 3),
-        ttfa={"whole request": whole, "first word": word, "second token": text},
+        ttfa={"request with the whole text": whole, "first word": word, "second token": text},
         cancel_ms_p95=round(1000 * cancel.p95, 2),
         cancel=cancel,
         kills=len(exact) * (len(drawn) // 4),
