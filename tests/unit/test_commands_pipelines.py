@@ -39,7 +39,7 @@ def write(tmp_path):
 ACCEPTED = {
     "model": {"path": "model"},
     "gateway": {"apiKeys": {"file": "keys.jsonl"}},
-    "voices": [{"name": "anna", "file": "voice.wav"}],
+    "voices": [{"name": "anna", "file": "voice.wav", "consent": "Anna, in person"}],
 }
 
 
@@ -64,7 +64,7 @@ REFUSED = [
         (),
         "spec.gateway.tls: TLS: ",
     ),
-    ({"voices": [{"name": "anna", "file": "none.wav"}]}, (), "spec.voices[0].file: cannot read "),
+    ({"voices": [{"name": "anna", "file": "none.wav", "consent": "Anna"}]}, (), "spec.voices[0].file: cannot read "),
 ]
 
 
