@@ -73,7 +73,7 @@ class StorageMonitor:
         self._check_server_at = asyncio.get_running_loop().time() + interval
         before, self._report = self._report, report
         if report.summary != before.summary:
-            log.info("%s", report.summary)
+            log.debug("%s", report.summary)
         if report.obstacle != before.obstacle:
             log.log(logging.ERROR if report.obstacle else logging.INFO, "%s", report.obstacle or "Redis has all rights")
         for warning in report.warnings:
