@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from support.tuner_world import machine, plant
 from syrinx_operator.resource.knobs import RAMP_LADDER, Knob, Setting
 from syrinx_operator.resource.state.tuning_status import Tried
-from syrinx_operator.tuner.model.plan import Question, calibrated, plan
+from syrinx_operator.tuner.model.plan import ROUNDS, Question, calibrated, plan
 from syrinx_operator.tuner.model.whatif import Load, Model
 
 ROWS, RAMPS = (1, 4, 16), RAMP_LADDER[:3]
-REQUESTS = 800
+REQUESTS, _ = ROUNDS[-1]
 """Those of the last round, and of the calibration."""
 START = Setting(talker_max_num_seqs=1, codec_max_num_seqs=16, chunk_ramp=RAMPS[2])
 MEASURED = machine()

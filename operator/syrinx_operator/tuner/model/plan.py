@@ -16,7 +16,7 @@ from syrinx_operator.tuner.model.whatif import QUICK, Load, Model, Plant, Score,
 from syrinx_operator.tuner.policy import Policy
 from syrinx_stages.contract.stages import Stage
 
-_ROUNDS = ((120, 12), (400, 4), (800, 1))
+ROUNDS = ((80, 10), (200, 4), (600, 1))
 """(requests, settings kept) of each round. The first has every other number of rows, and the neighbors of the best."""
 _GROWTH, _OVERLOAD = 1.15, 0.5
 """A setting must also serve this much more load, which counts `_GROWTH_WEIGHT`: forecasts err, and load grows. Where
@@ -119,8 +119,8 @@ def plan(question: Question) -> Answer:
     """Returns the best setting within the bounds. The current one stays unless another is better."""
     question = replace(question, plant=calibrated(question))
     settings = _settings(question, 2)
-    for count, kept in _ROUNDS:
-        is_first = count == _ROUNDS[0][0]
+    for count, kept in ROUNDS:
+        is_first = count == ROUNDS[0][0]
         models = _models(question, count, first=is_first)
         errors = _errors(question, models[0])
         found = _ranked(question, models, errors, settings)
@@ -165,7 +165,7 @@ def calibrated(question: Question) -> Plant:
         return question.plant
 
     def current(plant: Plant) -> Score:
-        return Model(question.load, plant, question.measured, _ROUNDS[-1][0]).score(question.current)
+        return Model(question.load, plant, question.measured, ROUNDS[-1][0]).score(question.current)
 
     plain = current(question.plant)
     offsets = {}

@@ -142,20 +142,22 @@ class Model:
         self._judged = sum(request.accepted < length for request in self._requests[: count // 4])
         self._talked: dict[int, Talked] = {}
         self._played: dict[tuple[object, ...], dict[int, tuple[Score, int]]] = {}
-        """By codec's limit of rows, for the rest of a setting: the score, and the most rows that ran."""
+        """By codec's limit of rows, for the talkers' frames and the rest of a setting: the score, and the most rows
+        that ran."""
 
     def score(self, setting: Setting) -> Score:
         """Returns how a setting serves the load."""
-        rows, limit = setting.talker_max_num_seqs, setting.codec_max_num_seqs
-        played = self._played.setdefault((rows, setting.chunk_ramp, setting.capture_pairs), {})
+        talked, limit = self._talk_of(setting.talker_max_num_seqs), setting.codec_max_num_seqs
+        played = self._played.setdefault((id(talked), setting.chunk_ramp, setting.capture_pairs), {})
         limit = min((each for each, (_, most) in played.items() if most < each <= limit), default=limit)
         if limit not in played:
-            played[limit] = self._decode(self._talk_of(rows), setting, limit)
+            played[limit] = self._decode(talked, setting, limit)
         return played[limit][0]
 
     def _talk_of(self, rows: int) -> Talked:
         if rows not in self._talked:
-            self._talked[rows] = self._talk(rows)
+            talked = self._talk(rows)
+            self._talked[rows] = next((each for each in self._talked.values() if each == talked), talked)
         return self._talked[rows]
 
     def live(self, rows: int) -> float:
