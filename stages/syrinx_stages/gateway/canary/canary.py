@@ -16,9 +16,8 @@ from msgspec import UNSET
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.settings import TlsFiles
-from syrinx_stages.gateway.canary.canary_socket import ForwardedSession
+from syrinx_stages.gateway.canary.canary_socket import FORWARDED, ForwardedSession
 from syrinx_stages.gateway.canary.client_socket import open_socket
 from syrinx_stages.gateway.clients.origins import check_origin
 from syrinx_stages.gateway.clients.refusals import is_speech
@@ -108,7 +107,7 @@ class CanaryForwarder:
 
 
 def _is_session(scope: Scope) -> bool:
-    return bool(scope["type"] == "websocket" and scope["path"] == SPEECH_STREAM_PATH)
+    return bool(scope["type"] == "websocket" and scope["path"] in FORWARDED)
 
 
 def _forwarded_headers(scope: Scope) -> list[tuple[bytes, bytes]]:

@@ -1,21 +1,38 @@
-"""One session of `/v1/audio/speech/stream` that a canary serves: passes messages both ways."""
+"""One WebSocket for text that streams in, which a canary serves: passes messages both ways."""
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from typing import Any
 
+from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
+from syrinx_stages.contract.api import NARI_STREAM_PATH, SPEECH_STREAM_PATH
 from syrinx_stages.gateway.canary.client_socket import NO_STATUS, ClientSocket, Closed
-from syrinx_stages.gateway.errors import internal_error
+from syrinx_stages.gateway.errors import ApiError, internal_error
 from syrinx_stages.gateway.http.active_requests import ActiveRequest, ActiveRequests
 from syrinx_stages.gateway.http.delivery import ClientDisconnected
+from syrinx_stages.gateway.socket import nari, stream_messages
 from syrinx_stages.gateway.socket.sender import INTERNAL, NORMAL, RESTART, Sender
-from syrinx_stages.gateway.socket.stream_messages import error_message
 
-_BEGINS = ('"input.text"', '"input.done"')
-"""Types of the client's messages after which something is to be spoken."""
-_ENDS = '"session.done"'
-"""Type of the message with which everything before it is spoken."""
+
+class _Messages(Struct, frozen=True):
+    """What this gateway has to know of the messages of a path."""
+
+    begins: tuple[str, ...]
+    """Types of the client's messages after which something is to be spoken, as they are written."""
+    ends: str
+    """Type of the message with which everything before it is spoken."""
+    error: Callable[[ApiError], dict[str, Any]]
+    """Returns the message that reports an error."""
+
+
+FORWARDED = {
+    SPEECH_STREAM_PATH: _Messages(('"input.text"', '"input.done"'), '"session.done"', stream_messages.error_message),
+    NARI_STREAM_PATH: _Messages(('"input_text.append"', '"input_text.end"'), '"response.done"', nari.error_message),
+}
+"""By path: the WebSockets that a canary gets."""
 
 
 class ForwardedSession:
@@ -24,6 +41,7 @@ class ForwardedSession:
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, requests: ActiveRequests, canary: ClientSocket
     ) -> None:
+        self._messages = FORWARDED[scope["path"]]
         self._receive = receive
         self._sender = Sender(send)
         self._requests = requests
@@ -58,7 +76,7 @@ class ForwardedSession:
                 await self._sender.binary(message)
                 continue
             await self._sender.message({"type": "websocket.send", "text": message})
-            if _ENDS in message:
+            if self._messages.ends in message:
                 self._idle.set()
         return message
 
@@ -70,7 +88,7 @@ class ForwardedSession:
             if message["type"] != "websocket.receive":
                 continue
             text = message.get("text")
-            if text is not None and any(each in text for each in _BEGINS):
+            if text is not None and any(each in text for each in self._messages.begins):
                 self._idle.clear()
                 # A drain lets it finish.
                 self._requests.set_received(self._request)
@@ -85,5 +103,5 @@ class ForwardedSession:
         """Reports that the canary was lost."""
         with contextlib.suppress(ClientDisconnected):
             failure = internal_error("the service failed; connect again and send the rest of the text")
-            await self._sender.json(error_message(failure))
+            await self._sender.json(self._messages.error(failure))
             await self._sender.close(INTERNAL)

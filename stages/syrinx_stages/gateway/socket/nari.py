@@ -14,8 +14,9 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.audio.encoders import AudioFormat
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
 from syrinx_stages.gateway.fields.json_objects import decode
+from syrinx_stages.gateway.socket import stream_messages
 from syrinx_stages.gateway.socket.sender import NORMAL, POLICY, Sender
-from syrinx_stages.gateway.socket.stream_messages import MAX_TEXT_MESSAGE, error_message
+from syrinx_stages.gateway.socket.stream_messages import MAX_TEXT_MESSAGE
 from syrinx_stages.gateway.socket.websocket import SpeechSockets
 
 PROTOCOL = "nari.speech.v1"
@@ -69,7 +70,7 @@ class _Connection:
         try:
             return {"type": "websocket.receive", "text": self._translated(text)}
         except ApiError as error:
-            await self._fail(error_message(error))
+            await self._fail(stream_messages.error_message(error))
             return await self._receive()
 
     async def send(self, message: Message) -> None:
@@ -119,8 +120,17 @@ class _Connection:
 
     async def _fail(self, error: dict[str, Any]) -> None:
         self._answer = None
-        await self._sender.json({"type": "error", "error": error})
+        await self._sender.json(_translated_error(error))
         await self._sender.close(POLICY, error["code"] or "")
+
+
+def error_message(error: ApiError) -> dict[str, Any]:
+    """Returns the message that reports an error."""
+    return _translated_error(stream_messages.error_message(error))
+
+
+def _translated_error(ours: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "error", "error": ours}
 
 
 def _audio(encoding: AudioFormat = AudioFormat.PCM, rate: int = FAMILY.sample_rate) -> dict[str, Any]:
