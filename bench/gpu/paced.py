@@ -74,6 +74,7 @@ class _Talker(_Device):
     ahead_frames = GPU.ahead_frames
     prompt_rows = GPU.prompt_rows
     prefill_rows = GPU.prefill_rows
+    text_lookahead = 1
 
     def __init__(self) -> None:
         super().__init__()

@@ -73,7 +73,7 @@ class Speaking:
             self.engine.extend(self.item.id, self.text.ids[self._given :], self.text.ended)
             self._given = len(self.text.ids)
         while len(self.results) < self.limit and not (self.results and isinstance(self.results[-1], End)):
-            if not self.text.ended and len(self.results) >= self._given - 1:
+            if not self.text.ended and len(self.results) >= self._given - self.engine.text_lookahead:
                 return
             self.results.append(self.engine.read(self.engine.launch([self.item.id]))[self.item.id])
 

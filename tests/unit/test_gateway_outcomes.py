@@ -18,9 +18,12 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.keys import END_SEQUENCE, Position, StreamKind
 from syrinx_stages.contract.messages import Audio, End, EndReason, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway.speech.listener import Listener
+from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
 from syrinx_stages.gateway.speech.speech import Chunk, SpeechStream
+from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 from syrinx_stages.runtime.telemetry.metrics import Metrics
@@ -205,6 +208,22 @@ async def test_a_silent_stream_is_counted_when_its_objective_has_passed() -> Non
     tracker = outcomes.open(BASE, asyncio.get_running_loop().time())
     assert tracker.outcome is None
     await asyncio.sleep(0.06)
+    assert tracker.outcome is StreamOutcome.LATE
+
+
+async def test_a_stream_is_not_late_while_its_client_writes_the_first_words() -> None:
+    outcomes, _, _ = counting(ttfa_seconds={TaskType.BASE: 0.05})
+    text = LiveText(StreamedText(IMPLEMENTATION.load_tokenizer("bundled")), needs_end=False)
+    text.feed("The old")
+    accepted = monotonic()
+    tracker = outcomes.open(BASE, accepted, text)
+    await asyncio.sleep(0.12)
+    assert tracker.outcome is None and text.served_from(accepted) == monotonic()
+    text.feed(" teacher")
+    written = monotonic()
+    await asyncio.sleep(0.04)
+    assert tracker.outcome is None and text.served_from(accepted) == written
+    await asyncio.sleep(0.02)
     assert tracker.outcome is StreamOutcome.LATE
 
 

@@ -273,8 +273,8 @@ class GatewayService:
         Raises 503 if the request is not admitted. One that no talker claims within `max_queue_seconds` ends as refused.
         """
         resumption = resumption or Resumption()
-        tracker = self.outcomes.open(request, accepted)
-        listener = Listener(request, accepted, speed, self._metrics, tracker, span)
+        tracker = self.outcomes.open(request, accepted, text)
+        listener = Listener(request, accepted, speed, self._metrics, tracker, span, text)
         try:
             queued = resumption.queued or await self._admit(request, voice, listener, resumption.token)
             submission = Submission(self.submissions, queued, listener, voice, text, resumption)

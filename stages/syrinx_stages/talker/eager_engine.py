@@ -39,8 +39,8 @@ class _Row(Struct):
     seen: Tensor
     """Values of code 0 sampled so far, for the repetition penalty: [vocabulary] bool."""
     frames: int = 0
-    next_input: Tensor | None = None
-    """Input embedding of the next position: [hidden] float."""
+    last_frame: Tensor | None = None
+    """Embedding of the last frame, [hidden] float, until it is fed to the talker with the text token after it."""
 
 
 class EagerTalkerEngine:
@@ -51,6 +51,7 @@ class EagerTalkerEngine:
     ahead_frames = CPU.ahead_frames
     prompt_rows = CPU.prompt_rows
     prefill_rows = CPU.prefill_rows
+    text_lookahead = 0
     limits = Limits()
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -142,8 +143,8 @@ class EagerTalkerEngine:
 
     def _replay(self, row: _Row, codes: Tensor) -> None:
         """Computes the state after frames [frames, 16] of a previous owner, bit for bit as the previous owner did."""
-        texts = torch.stack([row.prompt.text_row(frame) for frame in range(len(codes))])
-        *past, row.next_input = self._talker.embed_frame(codes) + texts
+        *past, row.last_frame = self._talker.embed_frame(codes)
+        past = [frame + row.prompt.text_row(index) for index, frame in enumerate(past)]
         for start in range(0, len(past), REPLAY_FRAMES):
             block = past[start : start + REPLAY_FRAMES]
             row.hidden = self._talker.decode(torch.stack(block), [row.cache] * len(block))[-1]
@@ -151,8 +152,10 @@ class EagerTalkerEngine:
         row.frames = len(codes)
 
     def _advance(self, rows: Sequence[_Row]) -> None:
-        """Advances every row that has an input by one position."""
-        due = [(row, row.next_input) for row in rows if row.next_input is not None]
+        """Advances every row that has a frame by one position."""
+        due = [
+            (row, row.last_frame + row.prompt.text_row(row.frames - 1)) for row in rows if row.last_frame is not None
+        ]
         if not due:
             return
         lengths = [row.cache.length for row, _ in due]
@@ -163,12 +166,11 @@ class EagerTalkerEngine:
                 row.cache.length = length
             raise
         for (row, _), state in zip(due, hidden, strict=True):
-            row.hidden, row.next_input = state, None
+            row.hidden, row.last_frame = state, None
 
     def _append_frames(self, rows: Sequence[_Row], codes: Tensor) -> None:
-        """Sets the rows' next inputs from their frames [rows, 16], each with its next text embedding."""
-        texts = torch.stack([row.prompt.text_row(row.frames) for row in rows])
-        for row, embeds, frame in zip(rows, self._talker.embed_frame(codes) + texts, codes, strict=True):
-            row.next_input = embeds
+        """Adds frames [rows, 16] to the rows."""
+        for row, embeds, frame in zip(rows, self._talker.embed_frame(codes), codes, strict=True):
+            row.last_frame = embeds
             row.seen[frame[0]] = True
             row.frames += 1

@@ -45,6 +45,10 @@ class TalkerEngine(Engine, Protocol):
     prefill_rows: int
     """Maximum requests per `admit` call. It is above 1 only where a batch costs little more than one request."""
 
+    text_lookahead: int
+    """Text tokens after a frame's own that its step reads, so that it is launched once they are known. A frame's own is
+    the first token for the first frame, and so on."""
+
     def open_text(self, languages: Sequence[str]) -> StreamedText:
         """Returns the text of a request with `streams_text`, which has no character yet.
 
@@ -70,11 +74,7 @@ class TalkerEngine(Engine, Protocol):
         """
 
     def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:
-        """Adds tokens of its text to a resident request, and the text's end.
-
-        A frame may be launched once the text after it is known: the number of tokens after the first one is the number
-        of frames that may exist.
-        """
+        """Adds tokens of its text to a resident request, and the text's end. See `text_lookahead`."""
 
     def launch(self, ids: Sequence[str]) -> Any:
         """Launches a step that generates one frame of each request; returns its handle. Ids must be unique.

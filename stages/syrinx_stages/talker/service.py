@@ -23,7 +23,6 @@ from syrinx_stages.contract.messages import (
 )
 from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import RequestError
@@ -147,7 +146,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         """
         tokens = self.engine.open_text(request.languages)
         events = await self.connector.history(request.id, StreamKind.TEXT)
-        text = await self._prepare_thread.run(_read_text, tokens, request.text, events)
+        text = RowText(tokens, self.engine.text_lookahead)
+        await self._prepare_thread.run(_read_text, text, request.text, events)
         if text.frames < frames:
             raise ConnectorError(f"the text of {frames} frames is missing")
         text.set_given()
@@ -176,8 +176,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         """Sets the bounds of text that streams in, once it is complete. A frame for each token comes before."""
         if row.text is not None and row.text.tokens.ended and row.take.request.checks:
             found = self._reading.bounds(row.take.request, row.text.written)
-            rows = row.text.rows
-            row.take.bound(structs.replace(found, most=max(found.most, rows + found.expected)), rows)
+            tokens = len(row.text.tokens.ids)
+            row.take.bound(structs.replace(found, most=max(found.most, tokens + found.expected)), tokens)
 
     async def _go_on(self, row: Stream) -> None:
         """Prepares the next take of a row and queues it for prefill, or ends the request."""
@@ -246,7 +246,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         if self._engine_full:
             return 0
         rows = map(self.rows.get, self.ownership.claims)
-        started = (row is not None and row.frames and not row.is_new for row in rows)
+        started = (row is not None and not row.is_new and (row.frames or row.waits_for_text) for row in rows)
         claims = zip(self.ownership.claims.values(), started, strict=True)
         unstarted = [claim for claim, has_frames in claims if not has_frames]
         ready = sum(not claim.request.encodes_reference for claim in unstarted)
@@ -475,9 +475,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
                 self._empty_steps = -self.engine.depth
 
 
-def _read_text(tokens: StreamedText, beginning: str, events: Sequence[StreamEntry]) -> RowText:
-    """Returns the text of a request from its beginning and its text stream."""
-    text = RowText(tokens, beginning)
+def _read_text(text: RowText, beginning: str, events: Sequence[StreamEntry]) -> None:
+    """Adds a request's beginning and what its text stream has."""
+    text.begin(beginning)
     for event in events:
         text.add(event)
-    return text

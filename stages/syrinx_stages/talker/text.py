@@ -14,17 +14,23 @@ _UNLIMITED = 1 << 30
 class RowText:
     """The text of one request. The prompt has its first token, and every frame is followed by the next one."""
 
-    def __init__(self, tokens: StreamedText, beginning: str) -> None:
+    def __init__(self, tokens: StreamedText, lookahead: int) -> None:
+        """lookahead: see `TalkerEngine.text_lookahead`."""
         self.tokens = tokens
+        self._lookahead = lookahead
         self.position = STREAM_CREATED
         """Of the last entry that was read."""
-        self.written = beginning
+        self.written = ""
         """The text so far, as its client has written it."""
         self.max_frames = _UNLIMITED
         """With so many frames the request ends, whatever its text."""
         self._given = 0
         self._end_given = False
-        tokens.feed(beginning)
+
+    def begin(self, text: str) -> None:
+        """Adds the text that the request itself has."""
+        self.written = text
+        self.tokens.feed(text)
 
     def add(self, event: StreamEntry) -> None:
         """Adds an entry of the text stream. Raises ConnectorError if text before it is missing."""
@@ -44,22 +50,18 @@ class RowText:
         self.position = max(self.position, event.position)
 
     @property
-    def rows(self) -> int:
-        """Text rows so far: one for each token after the first, and one for the end."""
-        return max(len(self.tokens.ids) - 1, 0) + self.tokens.ended
-
-    @property
     def frames(self) -> float:
-        """Frames that may exist so far: each needs the text token after it."""
-        return self._frames(self.rows, self.tokens.ended)
+        """Frames that may exist so far."""
+        return self._frames(len(self.tokens.ids), self.tokens.ended)
 
     @property
     def given_frames(self) -> float:
         """Frames that may exist by what the engine has."""
-        return self._frames(self._given - 1, self._end_given)
+        return self._frames(self._given, self._end_given)
 
-    def _frames(self, rows: int, ended: bool) -> float:
-        return math.inf if ended or rows >= self.max_frames else rows
+    def _frames(self, tokens: int, ended: bool) -> float:
+        frames = max(tokens - self._lookahead, 0)
+        return math.inf if ended or frames >= self.max_frames else frames
 
     def set_given(self) -> None:
         """Records that the engine gets all text so far with the prompt."""

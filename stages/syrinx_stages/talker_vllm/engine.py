@@ -93,6 +93,7 @@ class VllmTalkerEngine:
     ahead_frames = math.inf
     prompt_rows = math.inf
     prefill_rows = 8
+    text_lookahead = 1
     limits = Limits()
 
     def __init__(

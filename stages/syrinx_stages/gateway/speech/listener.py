@@ -5,6 +5,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import EndReason, SpeechRequest
 from syrinx_stages.contract.silence import first_audible
 from syrinx_stages.gateway.clients.client import count_audio, count_request
+from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.outcomes import OutcomeTracker, StreamOutcome
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.runtime.clock import monotonic
@@ -67,8 +68,12 @@ class Listener:
         metrics: Metrics,
         tracker: OutcomeTracker,
         span: SpeechSpan | None = None,
+        text: LiveText | None = None,
     ) -> None:
-        """`accepted` and `speed`: see `Playback`. span: that of the request, if it is traced."""
+        """`accepted` and `speed`: see `Playback`. span: that of the request, if it is traced.
+
+        text: that of a request with `streams_text`, of which a moment later may count as `accepted`.
+        """
         self.tracker = tracker
         self.outcome: EndReason = EndReason.CANCELLED
         """For the metrics: cancelled until delivered or failed."""
@@ -83,6 +88,7 @@ class Listener:
         self._request = request
         self._metrics = metrics
         self._span = span
+        self._text = text
         self._playback = Playback(accepted, speed)
         self.samples = 0
         """Samples delivered to the client so far."""
@@ -131,6 +137,8 @@ class Listener:
     def _play(self, pcm: bytes, offered: float | None) -> None:
         playback = self._playback
         first, before_ttfa = playback.first_byte is None, playback.ttfa is None
+        if first and self._text is not None:
+            playback.accepted = self._text.served_from(playback.accepted)
         stalled = playback.deliver(monotonic(), pcm, offered)
         if self.lacks_text:
             stalled = 0.0

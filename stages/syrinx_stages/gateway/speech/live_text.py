@@ -12,11 +12,12 @@ from syrinx_stages.contract.messages import Text, TextEnd
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.durations import Durations, spoken_characters
 from syrinx_stages.normalization.plain import has_words
+from syrinx_stages.runtime.clock import monotonic
 
 log = logging.getLogger(__name__)
 
-FIRST_TOKENS = 2
-"""Tokens with which a request is submitted: the prompt has the first one, and a frame is followed by the next."""
+FIRST_TOKENS = 1
+"""Tokens with which a request is submitted: the prompt has the first one."""
 RETRY_SECONDS = 0.5
 """Pause before text is written again after the connector failed."""
 
@@ -33,6 +34,8 @@ class LiveText:
     def __init__(self, tokens: StreamedText, needs_end: bool) -> None:
         self.text = ""
         """As the client has written it."""
+        self._allowed_at: float | None = None
+        """When it first allowed a frame, in monotonic seconds; None before."""
         self._tokens = tokens
         self._needs_end = needs_end
         self._startable = asyncio.Event()
@@ -51,7 +54,7 @@ class LiveText:
 
     @property
     def frames(self) -> float:
-        """Frames that may exist by the text so far."""
+        """Frames that every engine can generate from the text so far: one may read the token after that of a frame."""
         return math.inf if self.ended else max(len(self._tokens.ids) - 1, 0)
 
     def feed(self, piece: str) -> None:
@@ -69,7 +72,13 @@ class LiveText:
         has_tokens = not self._needs_end and len(self._tokens.ids) >= FIRST_TOKENS and has_words(self.text)
         if self.ended or has_tokens:
             self._startable.set()
+        if self._allowed_at is None and self.frames:
+            self._allowed_at = monotonic()
         self._changed.set()
+
+    def served_from(self, accepted: float) -> float:
+        """Returns from when the service, and not the client's next word, makes a listener wait for the first audio."""
+        return max(accepted, monotonic() if self._allowed_at is None else self._allowed_at)
 
     async def wait_startable(self) -> None:
         """Waits until a request with the text so far can be submitted."""

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from syrinx_stages.contract import metrics as m
 from syrinx_stages.contract.messages import EndReason, SpeechRequest, TaskType
 from syrinx_stages.contract.settings import GatewaySettings
+from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.settings import LiveSettings
 from syrinx_stages.runtime.telemetry.metrics import Metrics
@@ -98,8 +99,10 @@ class StreamOutcomes:
         for outcome in StreamOutcome:
             self._metrics[m.STREAM_OUTCOMES].labels(self._task_type, "", outcome)
 
-    def open(self, request: SpeechRequest, accepted: float) -> OutcomeTracker:
+    def open(self, request: SpeechRequest, accepted: float, text: LiveText | None = None) -> OutcomeTracker:
         """Returns the tracker of a request that was accepted at `accepted`, in monotonic seconds.
+
+        text: that of a request with `streams_text`.
 
         A request for a whole file has an outcome too, but it is not counted.
         """
@@ -110,9 +113,21 @@ class StreamOutcomes:
         if not request.streams_text:
             self.count_text(request.text)
         if objective is not None:
-            left = accepted + objective - monotonic()
-            asyncio.get_running_loop().call_later(left, tracker.objective_passed)
+            self._check_later(tracker, objective, accepted, text)
         return tracker
+
+    def _check_later(self, tracker: OutcomeTracker, objective: float, accepted: float, text: LiveText | None) -> None:
+        """Checks the tracker when the objective has passed, which may be later than it seems now."""
+
+        def check() -> None:
+            if tracker.outcome is None:
+                if text is None or text.served_from(accepted) + objective <= monotonic():
+                    tracker.objective_passed()
+                else:
+                    self._check_later(tracker, objective, accepted, text)
+
+        started = accepted if text is None else text.served_from(accepted)
+        asyncio.get_running_loop().call_later(started + objective - monotonic(), check)
 
     def count_text(self, text: str) -> None:
         """Counts the characters of a complete text."""

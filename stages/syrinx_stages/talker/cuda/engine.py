@@ -75,6 +75,8 @@ class CudaTalkerEngine:
     isolates_rows = False
     ahead_frames = GPU.ahead_frames
     prompt_rows = GPU.prompt_rows
+    text_lookahead = 1
+    """A step ends with the input of the next one, which includes the token after the frame."""
     # A burst needs few admissions; a graph holds fewer prompts, and `burst_size` limits their positions.
     prefill_rows = GPU.prefill_rows
 
