@@ -80,7 +80,7 @@ class _Talker(_Device):
         super().__init__()
         self._remaining: dict[str, int] = {}
 
-    def open_text(self, languages: Sequence[str]) -> StreamedText:
+    def open_text(self, request: SpeechRequest) -> StreamedText:
         raise RequestError("requests of this benchmark have their whole text", "text_mode")
 
     def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:

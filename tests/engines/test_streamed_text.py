@@ -40,7 +40,7 @@ class Speaking:
 
     def __init__(self, engine: TalkerEngine, item: SpeechRequest, limit: int = 10_000) -> None:
         self.engine, self.item, self.limit = engine, item, limit
-        self.text: StreamedText = engine.open_text(item.languages)
+        self.text: StreamedText = engine.open_text(item)
         self.results: list[bytes | End] = []
         self._given = 0
         self._resident = False

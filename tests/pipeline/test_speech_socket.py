@@ -4,7 +4,7 @@ import asyncio
 import io
 import time
 import wave
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -14,6 +14,7 @@ from support.speech_socket import Client, connected, message, serving
 from support.stages import Pipeline, pipeline
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.gateway.socket import websocket
 from syrinx_stages.model.describe import describe
 from syrinx_stages.model.streamed_text import StreamedText
@@ -150,6 +151,21 @@ async def test_a_cancel_tells_up_to_which_written_character_was_spoken(url: str)
     assert done["spoken_characters"] == len("$1,234,567"), "the end of the number, not of its first word"
 
 
+async def test_a_lexicon_respells_text_that_streams_in(url: str) -> None:
+    """The client is told characters of its own text."""
+    lexicon = {"old teacher": "retired schoolmaster", "bags": "boxes"}
+    pieces = "The old", " tea", "cher found two heavy ba", "gs. The old man."
+    async with connected(url) as client:
+        await client.send("session.config", **TOKENS, lexicon=lexicon)
+        for piece in pieces:
+            await client.send("input.text", text=piece)
+        await client.send("input.done")
+        done = await client.until("audio.done")
+    text = "The retired schoolmaster found two heavy boxes. The old man."
+    assert done["spoken_characters"] == len("".join(pieces))
+    assert client.audio[0, 0] == await rest(url, text, seed=5, non_streaming_mode=False, runaway_guard=False)
+
+
 async def test_audio_comes_before_the_sentence_is_complete(url: str) -> None:
     async with connected(url) as client:
         await client.send("session.config", **TOKENS)
@@ -270,7 +286,7 @@ async def test_a_session_without_text_ends(url: str, monkeypatch: pytest.MonkeyP
 class WholeTexts(EagerTalkerEngine):
     """An engine that needs the whole text before it speaks, as vLLM does."""
 
-    def open_text(self, languages: Sequence[str]) -> StreamedText:
+    def open_text(self, request: SpeechRequest) -> StreamedText:
         raise RequestError("text_mode: this engine needs the whole text", "text_mode")
 
 

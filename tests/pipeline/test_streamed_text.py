@@ -105,6 +105,18 @@ async def test_numbers_are_normalized_however_they_are_cut() -> None:
             assert (received.pcm, received.end) == (expected.pcm, expected.end)
 
 
+async def test_a_lexicon_respells_words_however_they_are_cut() -> None:
+    chance, lexicon = random.Random(5), {"teacher found": "teacher lost", "bags": "boxes"}
+    respelled = whole("a", TEXT.replace("found", "lost").replace("bags", "boxes"))
+    async with pipeline() as stages:
+        expected = await synthesize(stages.connector(), respelled)
+        item = request("a", TEXT, non_streaming_text=False, is_divided=False, lexicon=lexicon)
+        assert (await synthesize(stages.connector(), item)).pcm == expected.pcm, "a text that has ended"
+        for pieces in (list(TEXT[len(BEGINNING) :]), cuts(TEXT[len(BEGINNING) :], chance)):
+            received = await speak(stages, "a", pieces, chance, lexicon=lexicon)
+            assert (received.pcm, received.end) == (expected.pcm, expected.end)
+
+
 async def test_the_first_audio_needs_one_token_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """The codec waits for no frame whose text is not written: the first frame is heard alone."""
     monkeypatch.setattr(codec_rows, "STALLED_SECONDS", 2 * DEADLINE)
@@ -123,7 +135,7 @@ async def test_a_row_without_text_is_held_and_another_talker_continues_it() -> N
         receiving = asyncio.create_task(receive(stages.connector(), "a"))
         first, writer = stages.workers[0], Writer(gateway, item)
         await writer.write("found two heavy ")
-        read = first.engine.open_text(item.languages)
+        read = first.engine.open_text(item)
         read.feed(BEGINNING + "found two heavy ")
         before = len(read.ids)
         await until(lambda: "a" in first.rows and first.rows["a"].text_frames == before, "the text is read")

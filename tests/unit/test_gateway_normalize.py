@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.spoken_forms import SPOKEN
-from syrinx_stages.gateway.speech.lexicon import respell
 from syrinx_stages.normalization.languages import languages
+from syrinx_stages.normalization.lexicon import StreamedRespeller, respell
 from syrinx_stages.normalization.normalize import normalize
 
 ALL = tuple(languages())
@@ -92,6 +92,44 @@ def test_no_digit_is_left(text, language):
 )
 def test_whole_words_are_respelled_once(lexicon, text, spoken):
     assert respell(text, lexicon).text == spoken
+
+
+_PARTS = ["a", "b", "A", "\u017f", "s", "k", "\u212a", "\u0130", "i", "_", "+", " ", "\n", "日", "本", "\u0301"]
+_WORD = st.lists(st.sampled_from(_PARTS), min_size=1, max_size=4).map("".join).map(str.strip).filter(bool)
+
+
+@settings(max_examples=500)
+@given(st.dictionaries(_WORD, _WORD, max_size=6), st.lists(st.lists(st.sampled_from(_PARTS)).map("".join)))
+def test_words_are_respelled_however_the_text_is_cut(lexicon, pieces):
+    respeller = StreamedRespeller(lexicon)
+    text = "".join([respeller.feed(piece) for piece in pieces] + [respeller.end()])
+    whole = StreamedRespeller(lexicon)
+    assert text == whole.feed("".join(pieces)) + whole.end() == searched("".join(pieces), lexicon)
+    assert respeller.changes == whole.changes
+    assert respeller.characters == len("".join(pieces)) == respeller.written_end(len(text))
+
+
+def searched(text: str, lexicon: dict[str, str]) -> str:
+    """Returns a text that is respelled in one search, character by character."""
+    entries = {" ".join(word.split()): new for word, new in lexicon.items()}
+    in_order = sorted(entries, key=lambda word: (is_free(word[0]), -len(word), word.lower() == word))
+    result, at = "", 0
+    while at < len(text):
+        for word in in_order:
+            pattern = r"\s+".join(map(re.escape, word.split(" ")))
+            flags = re.IGNORECASE if word == word.lower() else re.NOFLAG
+            found = re.compile(pattern + ("" if is_free(word[-1]) else r"(?!\w)"), flags).match(text, at)
+            if found and (is_free(word[0]) or not (at and re.match(r"\w", text[at - 1]))):
+                words = " ".join(found[0].split())
+                result, at = result + (entries.get(words) or entries.get(words.lower()) or found[0]), found.end()
+                break
+        else:
+            result, at = result + text[at], at + 1
+    return result
+
+
+def is_free(character: str) -> bool:
+    return character >= "\u2e80" or not re.match(r"\w", character)
 
 
 def test_places_in_a_respelled_text_are_those_of_its_words():

@@ -110,7 +110,6 @@ def test_the_text_mode_may_have_the_name_that_vllm_omni_gives_it(config: dict[st
         ({"split_granularity": "word"}, "split_granularity"),
         ({"text_mode": "tokens", "split_granularity": "clause"}, "split_granularity"),
         ({"text_mode": "tokens", "non_streaming_mode": True}, "non_streaming_mode"),
-        ({"text_mode": "tokens", "lexicon": {"a": "b"}}, "lexicon"),
         ({"text_mode": "tokens", "stream_audio": False}, "stream_audio"),
         ({"stream": True}, "stream"),
         ({"input": "x"}, "input"),

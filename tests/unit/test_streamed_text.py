@@ -1,5 +1,7 @@
 """Tokens of text in pieces are those of the whole text, and none is given out before it is final."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +10,9 @@ from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.model.tokenizer import Tokenizer
 from syrinx_stages.normalization.languages import languages
+from syrinx_stages.normalization.lexicon import respell
 from syrinx_stages.normalization.normalize import normalize
+from syrinx_stages.normalization.streamed import normalize_streamed
 
 TOKENIZER: Tokenizer = IMPLEMENTATION.load_tokenizer("bundled")
 _CHARACTERS = [
@@ -76,6 +80,48 @@ def test_words_without_numbers_are_tokens_as_soon_as_without_normalization(langu
             assert list(normalized.ids) == list(plain.ids), text
     normalized.end()
     assert normalized.assistant == TOKENIZER.assistant(text)
+
+
+LEXICON = {
+    "nginx": "engine x",
+    "new york": "noo york",
+    "york": "yoork",
+    "$5": "a fiver",
+    "你好": "ni hao",
+    "NY": "New York",
+}
+
+
+@given(
+    st.lists(st.sampled_from(["nginx", "NGINX", "new", "York", "$5", ".50", "你好", "NY", " ", "  ", "\n", ".", "a"])),
+    st.randoms(use_true_random=False),
+)
+def test_a_lexicon_is_applied_before_numbers_however_the_text_is_cut(words: list[str], chance: random.Random) -> None:
+    text, names = "".join(words), ["english"]
+    expected = TOKENIZER.assistant(normalize_streamed(respell(text, LEXICON).text, names))
+    streamed, at, given_out = StreamedText(TOKENIZER, names, LEXICON), 0, list[int]()
+    while at < len(text):
+        size = chance.choice((1, 2, 3, 7))
+        streamed.feed(text[at : at + size])
+        at += size
+        ids = list(streamed.ids)
+        assert ids[: len(given_out)] == given_out, "tokens are final"
+        given_out = ids
+    assert streamed.characters == len(text)
+    streamed.end()
+    assert streamed.assistant == expected
+    ends = [streamed.end_of(count) for count in range(len(streamed.ids) + 1)]
+    assert ends == sorted(ends) and ends[-1] == len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [("The old man", "The old"), ("The new", "The"), ("The new y", "The"), ("The new m", "The new"), ("The yo", "The")],
+)
+def test_only_what_may_begin_an_entry_waits(text: str, known: str) -> None:
+    streamed = StreamedText(TOKENIZER, (), LEXICON)
+    streamed.feed(text)
+    assert list(streamed.ids) == TOKENIZER.assistant(known).text
 
 
 def test_tokens_of_numbers_are_those_of_their_words() -> None:

@@ -100,6 +100,8 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """`text` is only the beginning: the rest arrives in the request's text stream while it is spoken."""
     languages: tuple[str, ...] = ()
     """Languages that the text may be in, for the talker to normalize it. Empty: it is not normalized."""
+    lexicon: dict[str, str] = {}
+    """Respellings of words, for the talker to apply to a text that streams in. In others the gateway has done so."""
     max_frames: int = 2048
     """Limit of each segment."""
     total_frames: int | None = None

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
@@ -239,12 +239,12 @@ class GatewayService:
         except (httpx.HTTPError, TimeoutError) as error:
             raise bad_request(reference.FIELD, f"cannot be fetched: {str(error) or type(error).__name__}") from None
 
-    def open_text(self, languages: Sequence[str], needs_end: bool) -> LiveText:
+    def open_text(self, languages: Sequence[str], lexicon: Mapping[str, str], needs_end: bool) -> LiveText:
         """Returns the text of a request that may be spoken while it arrives.
 
-        languages: see `SpeechRequest`. needs_end: see `LiveText`.
+        languages, lexicon: see `SpeechRequest`. needs_end: see `LiveText`.
         """
-        return LiveText(StreamedText(self._tokenizer, languages), needs_end)
+        return LiveText(StreamedText(self._tokenizer, languages, lexicon), needs_end)
 
     def input_tokens(self, request: SpeechRequest) -> int:
         """Number of text tokens in the request's texts. A long one is counted in pieces: tokenizers hold the GIL."""
@@ -310,7 +310,7 @@ class GatewayService:
             raise unavailable(UNREACHABLE, UNREACHABLE_SECONDS) from None
         queued, entries = found
         request = queued.request
-        text = self.open_text(request.languages, needs_end=False)
+        text = self.open_text(request.languages, request.lexicon, needs_end=False)
         await asyncio.to_thread(text.restore, request.text, entries)
         if not request.streams_text and not text.ended:
             text.end()

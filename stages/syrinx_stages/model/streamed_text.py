@@ -1,9 +1,10 @@
-"""Normalizes and tokenizes text that arrives in pieces. The tokens do not depend on how the text was cut."""
+"""Respells, normalizes and tokenizes text that arrives in pieces. The tokens do not depend on how the text was cut."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from syrinx_stages.model.tokenizer import AssistantIds, Tokenizer, WordIds
+from syrinx_stages.normalization.lexicon import StreamedRespeller
 from syrinx_stages.normalization.streamed import StreamedNormalizer
 
 LONG_WORD = 64
@@ -18,12 +19,15 @@ class StreamedText:
     The pattern of the tokenizer matches from left to right, so the end of a text can change only its last match: a
     word continues, and a run of white space is divided differently before a word than at the end.
 
-    Only this class knows the normalized text: all characters that it takes and returns are those of the written one.
+    Only this class knows the respelled and the normalized text: all characters that it takes and returns are those of
+    the written one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, languages: Sequence[str] = ()) -> None:
-        """languages: see `SpeechRequest`."""
+    def __init__(self, tokenizer: Tokenizer, languages: Sequence[str] = (), lexicon: Mapping[str, str] = {}) -> None:
+        """languages, lexicon: see `SpeechRequest`."""
+        self.lexicon = dict(lexicon)
         self._tokenizer = tokenizer
+        self._respeller = StreamedRespeller(lexicon)
         self._normalizer = StreamedNormalizer(languages)
         self._pending = tokenizer.TEMPLATE
         self._ids: list[int] = []
@@ -45,11 +49,11 @@ class StreamedText:
     @property
     def characters(self) -> int:
         """Characters of the text so far, including those without tokens yet."""
-        return self._normalizer.characters
+        return self._respeller.characters
 
     @property
     def spoken(self) -> str:
-        """The normalized text, as far as no further text can change it."""
+        """The respelled and normalized text, as far as no further text can change it."""
         return self._normalizer.spoken
 
     @property
@@ -64,7 +68,7 @@ class StreamedText:
 
     def feed(self, piece: str) -> None:
         """Adds text. Raises ValueError for text with lone surrogates, once its word ends."""
-        self._add(self._normalizer.feed(piece))
+        self._add(self._normalizer.feed(self._respeller.feed(piece)))
 
     def _add(self, piece: str) -> None:
         if not piece:
@@ -76,7 +80,7 @@ class StreamedText:
 
     def end(self) -> None:
         """Ends the text: the rest of it gets its tokens."""
-        self._pending += self._normalizer.end()
+        self._pending += self._normalizer.feed(self._respeller.end()) + self._normalizer.end()
         self._take(final=True)
         self.ended = True
 
@@ -88,7 +92,7 @@ class StreamedText:
 
     def written_end(self, position: int) -> int:
         """Returns how many characters of the text the first ones of `spoken` come from."""
-        return self._normalizer.written_end(position)
+        return self._respeller.written_end(self._normalizer.written_end(position))
 
     def _take(self, final: bool) -> None:
         found = self._tokenizer.encode_words(self._pending)

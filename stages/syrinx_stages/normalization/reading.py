@@ -7,12 +7,18 @@ from msgspec import Struct, structs
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.normalization.durations import Bounds, Durations, bounds
+from syrinx_stages.normalization.lexicon import respell
 from syrinx_stages.normalization.normalize import code_of
 from syrinx_stages.normalization.segments import Divided, divide
 from syrinx_stages.normalization.streamed import normalize_streamed
 
 _DETECTED = 1_200
 """Characters at the beginning of a text that tell its language."""
+
+
+def as_spoken(text: str, request: SpeechRequest) -> str:
+    """Returns a text of a request that is not divided, respelled and normalized."""
+    return normalize_streamed(respell(text, request.lexicon).text, request.languages)
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -37,5 +43,5 @@ class Reading(Struct, frozen=True, kw_only=True):
 
     def bounds(self, request: SpeechRequest, text: str) -> Bounds:
         """Returns how many frames the speech of a segment has."""
-        spoken = text if request.is_divided else normalize_streamed(text, request.languages)
+        spoken = text if request.is_divided else as_spoken(text, request)
         return bounds(spoken, self.durations, request.voice)

@@ -82,8 +82,8 @@ class EagerTalkerEngine:
         prepared.embedded = embed(self._talker, prepared.prompt)
         return prepared
 
-    def open_text(self, languages: Sequence[str]) -> StreamedText:
-        return self._prompter.open_text(languages)
+    def open_text(self, request: SpeechRequest) -> StreamedText:
+        return self._prompter.open_text(request)
 
     @torch.inference_mode()
     def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:

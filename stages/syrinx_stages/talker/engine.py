@@ -49,10 +49,10 @@ class TalkerEngine(Engine, Protocol):
     """Text tokens after a frame's own that its step reads, so that it is launched once they are known. A frame's own is
     the first token for the first frame, and so on."""
 
-    def open_text(self, languages: Sequence[str]) -> StreamedText:
+    def open_text(self, request: SpeechRequest) -> StreamedText:
         """Returns the text of a request with `streams_text`, which has no character yet.
 
-        languages: those of the request. Raises RequestError if the engine cannot speak such requests.
+        Raises RequestError if the engine cannot speak such requests.
         """
 
     def prepare(

@@ -27,7 +27,7 @@ from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.model.talker import Talker
 from syrinx_stages.model.tokenizer import AssistantIds, Tokenizer
 from syrinx_stages.normalization.normalize import load_languages
-from syrinx_stages.normalization.streamed import normalize_streamed
+from syrinx_stages.normalization.reading import as_spoken
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.inputs import NO_CODE, EmbeddedPrompt, Prompt
 
@@ -121,9 +121,9 @@ class Prompter:
         published = None if kept is None else _published(request, kept)
         return Prepared(request, prompt, frames, min(request.max_frames, room), published, kept)
 
-    def open_text(self, languages: Sequence[str]) -> StreamedText:
+    def open_text(self, request: SpeechRequest) -> StreamedText:
         """See `TalkerEngine.open_text`."""
-        return StreamedText(self._prompts.tokenizer, languages)
+        return StreamedText(self._prompts.tokenizer, request.languages, request.lexicon)
 
     def text_tokens(self, tokens: Sequence[int], ended: bool) -> Sequence[int]:
         """Returns further tokens of a text as `Prompt.texts` has them: with the text's end."""
@@ -208,7 +208,7 @@ class PromptBuilder:
         return Prompt(_inputs((*start, *body)), texts, self._pad, embedding)
 
     def _whole(self, request: SpeechRequest) -> AssistantIds:
-        return self.tokenizer.assistant(normalize_streamed(request.text, request.languages))
+        return self.tokenizer.assistant(as_spoken(request.text, request))
 
     def _body(self, request: SpeechRequest, text: Sequence[int]) -> tuple[list[Input], Sequence[int]]:
         """Returns the inputs after the start, and the tokens after them. text: with its end, if it has ended."""

@@ -144,7 +144,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
         The gateway writes it again after Redis has lost it; then an owner can continue.
         """
-        tokens = self.engine.open_text(request.languages)
+        tokens = self.engine.open_text(request)
         events = await self.connector.history(request.id, StreamKind.TEXT)
         text = RowText(tokens, self.engine.text_lookahead)
         await self._prepare_thread.run(_read_text, text, request.text, events)

@@ -148,7 +148,7 @@ class VllmTalkerEngine:
     def warm_up(self) -> None:
         """Does nothing: vLLM warms up while it loads."""
 
-    def open_text(self, languages: Sequence[str]) -> StreamedText:
+    def open_text(self, request: SpeechRequest) -> StreamedText:
         message = "the talker on vLLM needs the whole text before it speaks; send text_mode sentences"
         raise RequestError(f"text_mode: {message}", "text_mode")
 

@@ -130,9 +130,6 @@ def _checked(fields: SpeechFields, warnings: list[str], own: Any) -> SessionConf
             raise bad_request("non_streaming_mode", message)
         if own.split_granularity is not None:
             raise bad_request("split_granularity", "has no effect with text_mode tokens; leave it out")
-        if fields.lexicon:
-            message = "needs the whole text, and with text_mode tokens it is spoken while it arrives; leave it out"
-            raise bad_request("lexicon", message)
         fields = msgspec.structs.replace(fields, non_streaming_mode=False)
     elif own.request_id is not None:
         raise bad_request("request_id", "has no effect without text_mode tokens; leave it out")

@@ -16,13 +16,13 @@ from syrinx_stages.gateway.errors import ApiError, bad_request
 from syrinx_stages.gateway.service import GatewayService
 from syrinx_stages.gateway.socket.sender import Sender
 from syrinx_stages.gateway.socket.stream_messages import Place, SessionConfig, audio_start, error_message
-from syrinx_stages.gateway.speech.lexicon import Respelled
 from syrinx_stages.gateway.speech.live_text import LiveText
-from syrinx_stages.gateway.speech.request import ParsedRequest, traced
+from syrinx_stages.gateway.speech.request import ParsedRequest, lexicon_of, traced
 from syrinx_stages.gateway.speech.speech import SpeechStream
 from syrinx_stages.gateway.speech.submission import Resumption
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.voices.kept_voices import Cloned
+from syrinx_stages.normalization.lexicon import Respelled
 from syrinx_stages.normalization.plain import has_words
 from syrinx_stages.runtime.clock import monotonic
 
@@ -37,6 +37,8 @@ class TextOptions(Struct, frozen=True):
 
     languages: tuple[str, ...] = ()
     """See `SpeechRequest`."""
+    lexicon: dict[str, str] = {}
+    """See `SpeechRequest`."""
     needs_end: bool = False
     """See `LiveText`."""
 
@@ -49,15 +51,16 @@ async def check_config(service: GatewayService, http: HTTPConnection, config: Se
         message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate} Hz and speed 1"
         raise bad_request("response_format", message)
     needs_end = parsed.request.has_reference and not parsed.request.x_vector_only
-    return TextOptions(parsed.request.languages, needs_end)
+    return TextOptions(parsed.request.languages, lexicon_of(config.fields, service.catalog), needs_end)
 
 
 def _as_written(parsed: ParsedRequest, beginning: str, text: LiveText) -> ParsedRequest:
-    """Returns a request whose text is the beginning of `text`, for the talker to normalize.
+    """Returns a request whose text is the beginning of `text`, for the talker to respell and normalize.
 
     The text may go on, and the client is told up to which of its characters it was spoken.
     """
-    return parsed.with_fields(text=beginning, is_divided=False, streams_text=not text.ended)
+    changed = {"text": beginning, "lexicon": text.lexicon, "is_divided": False, "streams_text": not text.ended}
+    return parsed.with_fields(**changed)
 
 
 class Utterance:
@@ -159,6 +162,8 @@ class Utterance:
             raise refusal.error
         text, request_id = self._text_so_far, self._resumption.request_id or uuid.uuid4().hex
         fields = structs.replace(self._config.fields, input=text)
+        if isinstance(self.text, LiveText):
+            fields = structs.replace(fields, lexicon=None)
         parsed, kept = await service.parse(fields, request_id, time.time(), client_key(self._http))
         if isinstance(self.text, LiveText):
             parsed = _as_written(parsed, text, self.text)

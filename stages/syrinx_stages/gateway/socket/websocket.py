@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections import deque
 
+from msgspec import structs
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
@@ -270,7 +271,7 @@ class _Connection:
         for action in actions:
             match action:
                 case Begin():
-                    self._text = self._service.open_text(self._options.languages, self._options.needs_end)
+                    self._text = self._service.open_text(**structs.asdict(self._options))
                     self._add(action, self._text)
                 case Speak(place, config, text):
                     self._work.append(Utterance(self._service, self._http, self._sender, place, config, text))

@@ -48,6 +48,11 @@ class LiveText:
         """Redis has lost the request, or it was released."""
 
     @property
+    def lexicon(self) -> dict[str, str]:
+        """See `SpeechRequest`."""
+        return self._tokens.lexicon
+
+    @property
     def ended(self) -> bool:
         """Whether the text is complete."""
         return self._tokens.ended

@@ -13,7 +13,6 @@ from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
 from syrinx_stages.gateway.fields.values import choice
-from syrinx_stages.gateway.speech.lexicon import Change, Respelled, respell
 from syrinx_stages.gateway.speech.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_text, without_controls
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.voices.catalog import DEFAULT_VOICE, Catalog
@@ -21,6 +20,7 @@ from syrinx_stages.gateway.voices.voices import KeptVoice
 from syrinx_stages.model.describe import Description
 from syrinx_stages.model.generation import replace_fields
 from syrinx_stages.normalization.languages import name_of
+from syrinx_stages.normalization.lexicon import Change, Respelled, respell
 from syrinx_stages.normalization.plain import with_usual_spaces, without_marks
 
 
@@ -115,6 +115,11 @@ def text_limit(catalog: Catalog) -> int:
     return min(limit, MAX_TEXT) if catalog.checkpoint.task_type is TaskType.VOICE_DESIGN else limit
 
 
+def lexicon_of(fields: SpeechFields, catalog: Catalog) -> dict[str, str]:
+    """Returns the lexicon of a request: that of the resource, with its own entries."""
+    return {**catalog.api.lexicon, **(fields.lexicon or {})}
+
+
 def _spelling(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog: Catalog) -> Respelled:
     """Returns the text with the respellings of the lexicons."""
     limit, hint = text_limit(catalog), ""
@@ -123,7 +128,7 @@ def _spelling(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog:
     elif delivery is Delivery.WHOLE and limit > MAX_WHOLE_TEXT:
         limit, hint = MAX_WHOLE_TEXT, " for a whole file; send stream: true"
     check_text("input", fields.input, limit, hint)
-    respelled = respell(fields.input, {**catalog.api.lexicon, **(fields.lexicon or {})})
+    respelled = respell(fields.input, lexicon_of(fields, catalog))
     if (length := len(respelled.text)) > limit:
         raise bad_request("lexicon", f"makes the text {length:,} characters long; at most {limit:,} are accepted")
     if task is not TaskType.VOICE_DESIGN:

@@ -145,8 +145,8 @@ class CudaTalkerEngine:
             if not self.runner.mixes(self._last_rows, list(self._unfilled.values())):
                 self._prefill()
 
-    def open_text(self, languages: Sequence[str]) -> StreamedText:
-        return self._prompter.open_text(languages)
+    def open_text(self, request: SpeechRequest) -> StreamedText:
+        return self._prompter.open_text(request)
 
     def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:
         # No enqueued step reads these tokens: a frame is launched once the text after it is known.
