@@ -62,12 +62,12 @@ def written(text: str, generator: random.Random, pace: float = 1.0) -> list[Piec
     return pieces
 
 
-def known_with(pieces: Sequence[Piece], tokens: int) -> int:
-    """Returns the number of the piece with which so many tokens of the text are final, or of the last piece."""
+def first_word(pieces: Sequence[Piece]) -> int:
+    """Returns the number of the piece that ends the first word: it has the character after the word, or is the last."""
     text = StreamedText(_tokenizer())
     for number, piece in enumerate(pieces):
         text.feed(piece.text)
-        if len(text.ids) >= tokens:
+        if text.ids:
             return number
     return len(pieces) - 1
 

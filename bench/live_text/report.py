@@ -24,10 +24,8 @@ class Report(Struct, frozen=True, kw_only=True):
     cuts_equal: int
     """Of these, those with the audio of the whole text, bit for bit."""
     ttfa_over_whole: float
-    """Median time to the first audio from the first word, while an LLM writes on, divided by that of a request with the
-    whole text. It includes the LLM's time for the second token."""
-    ttfa_over_whole_from_text: float
-    """The same from the second token on, which the first frame needs."""
+    """Median time to the first audio from the end of the first word, while an LLM writes on, divided by that of a
+    request with the whole text."""
     ttfa: Mapping[str, Spread]
     """By what the time counts from."""
     cancel_ms_p95: float
@@ -55,11 +53,10 @@ replicas of each stage, and the client of `examples/agents`; measured by `{repor
 **Cuts.** Of {report.cuts} ways in which texts arrived, in pieces of 1 to 12 characters with pauses or as the tokens of
 an LLM, {report.cuts_equal} gave the audio of the whole text, bit for bit.
 
-**Times at the client.** The LLM writes a token every {1000 * TOKEN_SECONDS:g} ms at the median. A word is known with
-the character after it. From the first word on, the first audio takes {report.ttfa_over_whole:.2f} times as long as with
-the whole text, the LLM's time for the second token included, which the first frame needs; from there on
-{report.ttfa_over_whole_from_text:.2f} times. A cancellation ends when the gateway has confirmed it, after the last
-audio, and the connection is closed.
+**Times at the client.** The LLM writes a token every {1000 * TOKEN_SECONDS:g} ms at the median. A word has
+ended with the character after it, which the next token has. From there on the first audio takes
+{report.ttfa_over_whole:.2f} times as long as with the whole text. A cancellation ends when the gateway has
+confirmed it, after the last audio, and the connection is closed.
 
 {markdown(("ms", "p50", "p95", "max"), rows)}
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 from syrinx_utterance import Utterance
 
-from live_text.draws import Piece, known_with
+from live_text.draws import Piece, first_word
 from support.local_pipeline import local_pipeline, replicated
 from support.waiting import DEADLINE, until
 from syrinx_operator.commands.client import SpeechClient
@@ -34,10 +34,8 @@ class Heard(Struct, frozen=True):
     """What a client heard of a text."""
 
     pcm: bytes
-    from_word: float
-    """Seconds to the first audio from the request, or from the piece that completes the first word."""
-    from_text: float
-    """The same, or from the piece with which the text of the first frame is complete: two tokens."""
+    ttfa: float
+    """Seconds to the first audio from the request, or from the piece that ends the first word."""
 
 
 class Service:
@@ -55,7 +53,7 @@ class Service:
             async for piece in pieces:
                 first = first or time.monotonic()
                 pcm += piece
-        return Heard(bytes(pcm), first - start, first - start)
+        return Heard(bytes(pcm), first - start)
 
     async def speak(self, pieces: Sequence[Piece], killed: Stage | None = None, at: int = 0) -> Heard:
         """Returns the audio of a text in pieces. A replica of `killed` is, before piece `at` or when there is audio."""
@@ -78,7 +76,7 @@ class Service:
         assert killed is None, "the text ended before the first audio"
         utterance.end()
         await speaking
-        return Heard(bytes(pcm), *(first - fed[known_with(pieces, tokens)] for tokens in (1, 2)))
+        return Heard(bytes(pcm), first - fed[first_word(pieces)])
 
     async def cancel(self, text: str, after: float) -> float:
         """Returns the seconds from a cancellation, `after` seconds of speech, to the end of the connection.
