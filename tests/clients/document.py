@@ -38,8 +38,8 @@ NOTES = """
   file, like `soxi`, show a wrong one. With `"stream": false` the header has the length. SoX reads neither opus nor aac.
 - **Voice agents**: see [which class to use](api.md#voice-agents).
 - **Text over WebSocket**: `/v1/audio/speech/stream` has the [messages](api.md#text-that-streams-in) of vllm-omni's
-  `streaming_speech_client.py`; `tests/pipeline/test_speech_socket.py` sends its sequence. `/v1/audio/speech/ws` has
-  [Nari's](api.md#naris-messages).
+  `streaming_speech_client.py` and of SGLang-Omni; `tests/pipeline/test_speech_socket.py` sends both.
+  `/v1/audio/speech/ws` has [Nari's](api.md#naris-messages).
 """
 
 

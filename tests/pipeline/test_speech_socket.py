@@ -96,6 +96,32 @@ async def test_the_messages_of_vllm_omnis_example_client(url: str) -> None:
     assert [each["type"] for each in client.messages[:2]] == ["audio.start", "audio.done"]
 
 
+async def test_the_messages_of_sglang_omnis_clients(url: str) -> None:
+    """The fields are in `session`, its answer is awaited, and the server closes the connection after the utterance."""
+    async with connected(url) as client:
+        fields = {"speaker": "us", "response_format": "pcm", "stream_audio": True, "split_granularity": "sentence"}
+        await client.send("session.config", session={**fields, "seed": 3, "initial_codec_chunk_frames": 2})
+        configured = await client.until("session.configured")
+        assert configured.items() >= fields.items() - {("speaker", "us")} and configured["session_id"]
+        await client.send("input.text", text=TEXT)
+        await client.send("input.done")
+        assert (await client.until("session.done"))["total_sentences"] == 2
+        await client.socket.wait_closed()
+    assert client.socket.close_code == 1000
+    assert "initial_codec_chunk_frames" in client.of_type("warning")[0]["message"]
+    assert client.audio[0, 0] == await rest(url, "The old teacher found two heavy bags.", seed=3)
+
+
+async def test_messages_that_were_proposed_for_vllm_omni_say_what_to_send(url: str) -> None:
+    async with connected(url) as client:
+        for kind, hint in (("input.commit", "without commits; leave it out"), ("input.cancel", "send cancel")):
+            await client.send(kind)
+            assert hint in (await client.until("error"))["message"]
+        await client.send("session.config", streaming_mode="sentence_commit")
+        error = await client.until("error")
+        assert error["param"] == "streaming_mode" and "send token_level" in error["message"]
+
+
 async def test_the_answer_to_a_handshake_announces_no_time_between_requests(url: str) -> None:
     async with connected(url) as client:
         assert client.socket.response is not None

@@ -8,9 +8,9 @@ from msgspec import Meta, Struct
 
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.audio.encoders import AudioOptions
+from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
-from syrinx_stages.gateway.fields.json_objects import check_commas, decode
+from syrinx_stages.gateway.fields.json_objects import Sent, check_commas, decode
 from syrinx_stages.gateway.fields.parse import parse_fields
 from syrinx_stages.gateway.fields.values import choice
 from syrinx_stages.normalization.sentences import Granularity
@@ -18,6 +18,9 @@ from syrinx_stages.normalization.sentences import Granularity
 MAX_TEXT_MESSAGE = 64 * 1024
 """Bytes of a message other than `session.config`."""
 CLIENT_MESSAGES = ("session.config", "input.text", "input.done", "cancel", "session.close")
+_COMMITS = "text is spoken while it arrives, without commits"
+_INSTEAD = {"input.commit": f"{_COMMITS}; leave it out", "input.cancel": "send cancel"}
+"""Messages that were proposed for vLLM-Omni, and what to do instead."""
 
 
 class TextMode(StrEnum):
@@ -36,6 +39,8 @@ class _StreamingMode(StrEnum):
     TOKEN_LEVEL = "token_level"
 
 
+_SENTENCE_COMMIT = "sentence_commit"
+"""Another one that was proposed."""
 _MODES = {_StreamingMode.SENTENCE: TextMode.SENTENCES, _StreamingMode.TOKEN_LEVEL: TextMode.TOKENS}
 
 
@@ -52,6 +57,9 @@ class SessionConfig(Struct, frozen=True):
     """Names the next utterance, so that another connection can continue it."""
     audio_offset: int | None
     """To continue it: number of the first sample that the client has not got."""
+    is_single: bool
+    """It came as SGLang-Omni's clients send it: they wait for `session.configured`, and for the end of the connection
+    after `session.done`."""
 
 
 class ClientMessage(Struct, frozen=True):
@@ -64,10 +72,13 @@ class ClientMessage(Struct, frozen=True):
 _Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
 
 
+_NESTED = "session"
+"""The field with the fields of a `session.config`, if they are not beside `type`."""
 _Session: Any = msgspec.defstruct(
     "_Session",
     [
         ("type", str, ""),
+        (_NESTED, None, None),
         # Texts are sent with `input.text`.
         ("input", str | None, ""),
         ("text_mode", str | None, None),
@@ -106,20 +117,37 @@ def _decode(data: str) -> ClientMessage:
     check_commas(data.count(","), "message")
     message = decode(data.encode(), ClientMessage)
     if message.type not in CLIENT_MESSAGES:
-        raise bad_request("type", f"{quoted(message.type)} is unknown; accepted: {', '.join(CLIENT_MESSAGES)}")
+        unknown = f"{quoted(message.type)} is unknown"
+        if instead := _INSTEAD.get(message.type):
+            raise bad_request("type", f"{unknown}: {instead}")
+        raise bad_request("type", f"{unknown}; accepted: {', '.join(CLIENT_MESSAGES)}")
     return message
 
 
 def parse_config(data: str) -> SessionConfig:
     """Parses a `session.config`. Raises `ApiError` 400 or 413, naming the field if there is one."""
-    own, warnings = parse_fields(data.encode(), _Session)
+    body, is_single = _fields(data.encode())
+    own, warnings = parse_fields(body, _Session)
     for name, hint in _REFUSED.items():
         if getattr(own, name) not in (None, ""):
             raise bad_request(name, f"is not a field of a session: {hint}", "unknown_field")
-    return _checked(own, warnings, own)
+    return _checked(own, warnings, own, is_single)
 
 
-def _checked(fields: SpeechFields, warnings: list[str], own: Any) -> SessionConfig:
+def _fields(body: bytes) -> tuple[bytes, bool]:
+    """Returns the object with the fields, and whether it is in `session`, as SGLang-Omni's clients send it."""
+    sent = decode(body, Sent)
+    session = bytes(sent.get(_NESTED, b"null"))
+    if session == b"null":
+        return body, False
+    if not session.startswith(b"{"):
+        raise bad_request(_NESTED, "is no object; send the fields in it, or beside type")
+    if others := sent.keys() - {"type", _NESTED}:
+        raise bad_request(_NESTED, f"has the fields, but {quoted(min(others))} is beside it; send all in one place")
+    return session, True
+
+
+def _checked(fields: SpeechFields, warnings: list[str], own: Any, is_single: bool) -> SessionConfig:
     mode = _text_mode(own)
     stream_audio = mode is TextMode.TOKENS if own.stream_audio is None else own.stream_audio
     if mode is TextMode.TOKENS:
@@ -139,10 +167,12 @@ def _checked(fields: SpeechFields, warnings: list[str], own: Any) -> SessionConf
         fields = msgspec.structs.replace(fields, response_format="pcm")
     fields = msgspec.structs.replace(fields, stream=stream_audio)
     granularity = choice("split_granularity", own.split_granularity, Granularity) or Granularity.SENTENCE
-    return SessionConfig(fields, warnings, mode, granularity, stream_audio, own.request_id, own.audio_offset)
+    return SessionConfig(fields, warnings, mode, granularity, stream_audio, own.request_id, own.audio_offset, is_single)
 
 
 def _text_mode(own: Any) -> TextMode:
+    if own.streaming_mode == _SENTENCE_COMMIT:
+        raise bad_request("streaming_mode", f"{_SENTENCE_COMMIT} is not available: {_COMMITS}; send token_level")
     mode, theirs = (
         choice("text_mode", own.text_mode, TextMode),
         choice("streaming_mode", own.streaming_mode, _StreamingMode),
@@ -169,6 +199,16 @@ def audio_start(place: Place, text: str, audio: AudioOptions, seed: int) -> dict
     """Returns the message before the audio of a text."""
     described = {"format": audio.format, "sample_rate": audio.rate, "channels": 1, "seed": seed}
     return place.message("audio.start", sentence_text=text, **described)
+
+
+def session_configured(session_id: str, config: SessionConfig) -> dict[str, Any]:
+    """Returns the message after a configuration of SGLang-Omni's clients."""
+    described = {
+        "response_format": config.fields.response_format or AudioFormat.WAV,
+        "stream_audio": config.stream_audio,
+        "split_granularity": config.granularity,
+    }
+    return {"type": "session.configured", "session_id": session_id, **described}
 
 
 def session_resumed(request_id: str, characters: int, ended: bool) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from syrinx_stages.gateway.socket.stream_messages import (
     message_type,
     parse_config,
     parse_message,
+    session_configured,
     session_done,
     session_resumed,
 )
@@ -206,6 +207,8 @@ class _Connection:
                 await self._add_text(message.text)
             case "input.done":
                 self._act(self._session.finish())
+                if self._session.config is not None and self._session.config.is_single:
+                    await self._begin_close()
             case "cancel":
                 await self._cancel()
             case _:
@@ -239,6 +242,8 @@ class _Connection:
         else:
             await self._resume(config)
         self._options = options if config.text_mode is TextMode.TOKENS else TextOptions()
+        if config.is_single:
+            await self._sender.json(session_configured(self._request.id, config))
         for warning in config.warnings:
             await self._sender.json({"type": "warning", "message": warning})
 
