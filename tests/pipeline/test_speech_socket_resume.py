@@ -108,9 +108,9 @@ async def test_what_is_not_continued_is_released(stages: Pipeline, monkeypatch: 
         async with connected(url) as client:
             await begin(client)
             client.socket.transport.abort()
-        assert len(stages.streams) > 0
+            assert len(stages.streams) > 0
         await until(lambda: not len(stages.streams), "it is released")
-        assert not stages.workers[0].rows
+        await until(lambda: not stages.workers[0].rows, "the row is freed")
 
 
 async def test_an_utterance_that_cannot_be_continued(stages: Pipeline) -> None:
