@@ -48,6 +48,13 @@ def listed(demo, kind):
         raise
 
 
+def test_a_healthy_start_has_no_warning(demo):
+    names = (PIPELINE, *demo.pods(), *(name.partition("/")[2] for name in owned(demo)))
+    about = [each for each in demo.cluster.list("Event") if each["involvedObject"].get("name") in names]
+    assert about
+    assert [(each["involvedObject"]["name"], each["message"]) for each in about if each["type"] == "Warning"] == []
+
+
 def test_it_generates_speech(demo):
     audio = speech.speak(demo.cluster, PIPELINE)
     assert speech.is_speech(audio)

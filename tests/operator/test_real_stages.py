@@ -85,6 +85,7 @@ async def test_the_lifecycle_of_a_pipeline(harness, cluster):
         await harness.settled()
         pcm = await synthesize(cluster)
         assert is_speech(pcm)
+        assert [each["message"] for each in cluster.list("event") if each["type"] == "Warning"] == []
         assert cluster.get("ttspipeline", "demo")["status"]["endpoint"] == "http://demo-gateway.default.svc:8000"
 
         # A live edit: in force everywhere, and no pod is touched.

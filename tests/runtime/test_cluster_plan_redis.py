@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ from support.waiting import DEADLINE
 from syrinx_operator.cluster.plan.connector.redis import password_secret
 from syrinx_operator.resource.resolve import RedisForm
 from syrinx_stages.connector.redis import scripts as redis_scripts
-from syrinx_stages.connector.server import find_redis_server
+from syrinx_stages.connector.server import find_redis_server, free_port
 from syrinx_stages.contract.keys import Keys
 from syrinx_stages.contract.messages import EndReason
 
@@ -53,13 +52,11 @@ def arguments(folder, port, **connector):
 
 
 @contextlib.contextmanager
-def running(folder, **connector):
-    """Runs a redis-server with the plan's arguments and yields its port."""
+def running(folder, first_port=None, **connector):
+    """Runs a redis-server with the plan's arguments and yields its port: the first one if it is free."""
     while True:
         # Redis cannot choose a port: another process may take this one first.
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port, first_port = first_port or free_port(), None
         command = [find_redis_server(), *arguments(folder, port, **connector)]
         (folder / "syrinx-acl" / "users.acl").write_text(secret()["users.acl"])
         with (folder / "log").open("wb") as log:
@@ -185,24 +182,32 @@ def test_writes_fail_beyond_three_quarters_of_the_memory_limit(tmp_path):
 def test_the_probes_use_the_client_of_the_image(tmp_path, name):
     client = find_redis_server().with_name("redis-cli")
     (tmp_path / name).symlink_to(client)
+    for program in ("grep", "sh", "sleep", "timeout"):
+        (tmp_path / program).symlink_to(shutil.which(program))
     with running(tmp_path) as port:
-        assert probed(port, PASSWORD, tmp_path) == {"livenessProbe": 0, "readinessProbe": 0}
-        assert probed(port, "guess", tmp_path)["readinessProbe"] == 1
-    assert probed(port, PASSWORD, tmp_path) == {"livenessProbe": 1, "readinessProbe": 1}
+        probes = ("livenessProbe", "readinessProbe", "startupProbe")
+        assert [ended(start(probe, port, PASSWORD, tmp_path)) for probe in probes] == [0, 0, 0]
+        assert ended(start("readinessProbe", port, "guess", tmp_path)) == 1
+    assert [ended(start(probe, port, PASSWORD, tmp_path)) for probe in probes[:2]] == [1, 1]
 
 
-def probed(port, password, folder):
-    """Returns the exit codes of the container's probes with only the client in `folder`."""
+def test_the_startup_probe_waits_for_the_server(tmp_path):
+    port = free_port()
+    probe = start("startupProbe", port, PASSWORD)
+    with running(tmp_path, port):
+        assert ended(probe) == 0
+
+
+def start(probe, port, password, folder=None):
+    """Starts the command of a probe of the container; with only the programs in `folder`, if there is one."""
     subject = pipeline()
     (container,) = pod_template(planned(subject), subject, RedisForm.SINGLE)["spec"]["containers"]
-    (folder / "grep").unlink(missing_ok=True)
-    (folder / "grep").symlink_to(shutil.which("grep"))
-    environment = {**os.environ, "PATH": str(folder), container["env"][0]["name"]: password}
-    statuses = {}
-    for probe in ("livenessProbe", "readinessProbe"):
-        shell, *arguments = (part.replace("6379", str(port)) for part in container[probe]["exec"]["command"])
-        ended = subprocess.run(
-            [shutil.which(shell), *arguments], env=environment, capture_output=True, timeout=DEADLINE
-        )
-        statuses[probe] = ended.returncode
-    return statuses
+    path = str(folder or f"{find_redis_server().parent}:{os.environ['PATH']}")
+    environment = {**os.environ, "PATH": path, container["env"][0]["name"]: password}
+    shell, *arguments = (part.replace("6379", str(port)) for part in container[probe]["exec"]["command"])
+    return subprocess.Popen([shutil.which(shell), *arguments], env=environment, stdout=subprocess.DEVNULL)
+
+
+def ended(probe):
+    """Waits for the end of a probe; returns its exit code."""
+    return probe.wait(DEADLINE)

@@ -69,6 +69,11 @@ class Pod:
         """Runs a probe and returns whether it succeeds."""
         return await self._succeeds(container, self._containers[container][kind]["exec"]["command"])
 
+    async def has_started(self) -> None:
+        """Runs the startup probes, which wait until the containers are ready."""
+        async with asyncio.timeout(DEADLINE):
+            assert await self.probe("redis", "startupProbe") and await self.probe("sentinel", "startupProbe")
+
     async def is_ready(self) -> bool:
         """Returns whether both containers are ready."""
         return await self.probe("redis", "readinessProbe") and await self.probe("sentinel", "readinessProbe")
@@ -165,6 +170,7 @@ class ReplicatedRedis:
         """Starts all pods, and returns once they are ready."""
         for pod in self.pods:
             await pod.start()
+        await asyncio.gather(*(pod.has_started() for pod in self.pods))
         await self.until_ready()
 
     async def until_ready(self) -> None:

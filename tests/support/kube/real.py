@@ -124,6 +124,20 @@ class Pod:
             status = status_of(found, self.address, [each.state for each in self.containers])
             self._kubelet.set_status("pod", found, status)
 
+    def warn(self, reason: str, message: str) -> None:
+        """Creates a Warning event of the pod."""
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": self._namespace, "name": self.name, "uid": self._uid}
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{self.name}."},
+            "involvedObject": about,
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+        }
+        self._kubelet.create("event", self._namespace, event)
+
     def environment(self, container: Object) -> dict[str, str]:
         """Returns the environment of a container."""
         found: dict[str, str] = {}
@@ -211,37 +225,54 @@ class Container:
 
     async def _watch(self) -> None:
         """Runs the startup probe, then readiness and liveness probes."""
-        if probe := self.spec.get("startupProbe"):
-            await self._until(True, 1, probe["periodSeconds"] / HASTE, probe)
+        if not await self._starts():
+            self.process.kill()
+            return
         self.state.started = True
         self.state.ready = "readinessProbe" not in self.spec
         self._pod.report()
         await asyncio.gather(self._readiness(), self._liveness())
 
+    async def _starts(self) -> bool:
+        """Returns whether the startup probe succeeds before it has failed too often."""
+        if probe := self.spec.get("startupProbe"):
+            for _ in range(probe["failureThreshold"]):
+                if await self._passes("Startup", probe):
+                    return True
+                await asyncio.sleep(probe["periodSeconds"] / HASTE)
+        return probe is None
+
     async def _readiness(self) -> None:
         while probe := self.spec.get("readinessProbe"):
             wanted = not self.state.ready
             attempts = probe["successThreshold" if wanted else "failureThreshold"]
-            await self._until(wanted, attempts, probe["periodSeconds"] / HASTE, probe)
+            await self._until(wanted, attempts, probe["periodSeconds"] / HASTE, "Readiness", probe)
             self.state.ready = wanted
             self._pod.report()
 
     async def _liveness(self) -> None:
         if (probe := self.spec.get("livenessProbe")) and self.process:
-            await self._until(False, probe["failureThreshold"], probe["periodSeconds"], probe)
+            await self._until(False, probe["failureThreshold"], probe["periodSeconds"], "Liveness", probe)
             self.process.kill()
 
-    async def _until(self, wanted: bool, attempts: int, period: float, probe: Object) -> None:
+    async def _until(self, wanted: bool, attempts: int, period: float, kind: str, probe: Object) -> None:
         """Waits until a number of probes in a row have the desired result."""
         row = 0
         while True:
-            row = row + 1 if await self._passes(probe) is wanted else 0
+            row = row + 1 if await self._passes(kind, probe) is wanted else 0
             if row >= attempts:
                 return
             await asyncio.sleep(period)
 
-    async def _passes(self, probe: Object) -> bool:
-        """Returns whether one probe succeeds."""
+    async def _passes(self, kind: str, probe: Object) -> bool:
+        """Returns whether one probe succeeds. One that fails is a Warning event."""
+        passes = await self._try(probe)
+        if not passes:
+            self._pod.warn("Unhealthy", f"{kind} probe failed")
+        return passes
+
+    async def _try(self, probe: Object) -> bool:
+        """Runs one probe."""
         try:
             async with asyncio.timeout(probe["timeoutSeconds"]):
                 if "exec" in probe:

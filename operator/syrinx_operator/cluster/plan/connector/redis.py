@@ -28,6 +28,11 @@ these rules; it does not list subcommands under categories.
 # The client is called redis-cli in Redis images and valkey-cli in Valkey images.
 _PING = f'exec "$(command -v redis-cli || command -v valkey-cli)" -p {names.REDIS_PORT} ping'
 
+_WAIT = 'until timeout 5 sh -c "$0" >/dev/null 2>&1; do sleep 0.5; done'
+"""A shell script that waits until the command in its argument succeeds."""
+_WAIT_SECONDS = 3600
+"""How long a server may load its data or wait for the others before it is restarted, only to do so again."""
+
 
 def password_secret(owner: Owner, password: str) -> Manifest:
     """Returns the Secret that Redis and the stages share. Deleting it creates a new password and restarts the pods."""
@@ -82,11 +87,7 @@ def containers(pipeline: ResolvedPipeline, context: RenderContext, mounts: Seque
     # Arguments only: the image's entry point runs redis-server or valkey-server.
     process = {"args": arguments(pipeline.spec.connector), "env": [password]}
     # Alive while it answers at all (LOADING too), ready once it answers PONG.
-    probes = {
-        "livenessProbe": pods.probe(run(_PING), period=10, failures=6),
-        "readinessProbe": pods.probe(run(f"{_PING} | grep -q PONG"), period=5, failures=2),
-    }
-    return [server(pipeline, context, process, mounts) | probes]
+    return [server(pipeline, context, process, mounts) | probes(_PING, f"{_PING} | grep -q PONG")]
 
 
 def server(
@@ -96,6 +97,15 @@ def server(
     resources, ports = pipeline.spec.connector.resources, [pods.port(names.REDIS_PORT_NAME, names.REDIS_PORT)]
     image = context.redis_image
     return pods.container(pipeline.spec, "redis", image, resources, process, ports=ports, mounts=mounts)
+
+
+def probes(alive: str, ready: str) -> Manifest:
+    """Returns the probes of a container by two shell commands. It has started once it is ready."""
+    return {
+        "startupProbe": pods.waiting_probe(["sh", "-c", _WAIT, ready], _WAIT_SECONDS),
+        "livenessProbe": pods.probe(run(alive), period=10, failures=6),
+        "readinessProbe": pods.probe(run(ready), period=5, failures=2),
+    }
 
 
 def run(command: str) -> Manifest:

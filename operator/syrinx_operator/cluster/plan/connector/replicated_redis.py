@@ -39,8 +39,6 @@ _CAN_FAIL_OVER = (
     "grep -q ' num-slaves [1-9] num-other-sentinels [1-9] '"
 )
 """The sentinel knows a replica and another sentinel."""
-_WAIT_SECONDS = 3600
-"""How long a server may wait for the others before it is restarted, only to wait again."""
 
 
 def password_secret(owner: Owner, password: str, system_password: str) -> Manifest:
@@ -93,13 +91,10 @@ def containers(pipeline: ResolvedPipeline, context: RenderContext, mounts: Seque
 
 def _server(pipeline: ResolvedPipeline, context: RenderContext, mounts: Sequence[Manifest]) -> Manifest:
     process = _script("redis.sh", server_arguments(pipeline.spec.connector)) | {"env": _environment(pipeline)}
-    ping = redis.run(_PING)
     return {
         **redis.server(pipeline, context, process, mounts),
-        # A server that waits for the others has not started. Alive while it answers at all (LOADING too).
-        "startupProbe": pods.probe(ping, period=5, failures=_WAIT_SECONDS // 5),
-        "livenessProbe": pods.probe(ping, period=10, failures=6),
-        "readinessProbe": pods.probe(redis.run(_IN_SYNC), period=5, failures=2),
+        # Alive while it answers at all (LOADING too).
+        **redis.probes(_PING, _IN_SYNC),
         "lifecycle": {"preStop": {"exec": {"command": _script("stop.sh", [])["command"]}}},
     }
 
@@ -126,11 +121,7 @@ def _sentinel(pipeline: ResolvedPipeline, context: RenderContext, mounts: Sequen
         ports=[pods.port(names.SENTINEL_PORT_NAME, names.SENTINEL_PORT)],
         mounts=mounts,
     )
-    return {
-        **container,
-        "livenessProbe": pods.probe(redis.run(_SENTINEL_PING), period=10, failures=6),
-        "readinessProbe": pods.probe(redis.run(_CAN_FAIL_OVER), period=5, failures=2),
-    }
+    return {**container, **redis.probes(_SENTINEL_PING, _CAN_FAIL_OVER)}
 
 
 def server_arguments(connector: ConnectorSpec) -> list[str]:

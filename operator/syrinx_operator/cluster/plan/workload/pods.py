@@ -1,6 +1,5 @@
 """Pod templates and volumes of gateway, talker and codec, and what they share with the managed Redis's."""
 
-import math
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
@@ -38,8 +37,11 @@ GRACE_SECONDS = 15
 ENDPOINT_SECONDS = 5
 """Seconds that a stopping gateway keeps serving, until it is removed from all endpoints."""
 GATEWAY_STARTUP_SECONDS = 300
-"""Seconds until a gateway must be alive; it becomes ready only once talkers and codecs are."""
-_STARTUP_PERIOD = 5
+"""Seconds within which a gateway that starts must answer; it becomes ready only once talkers and codecs are."""
+_GATEWAY_WAIT_SECONDS = 86_400
+"""How long a gateway may wait for talkers and codecs before it is restarted, only to wait again."""
+_STARTUP_MARGIN = 30
+"""Seconds that the command of a startup probe has to start, and to say why the stages are not ready."""
 _SCRAPE_ANNOTATIONS = {
     "prometheus.io/scrape": "true",
     "prometheus.io/port": str(ADMIN_PORT),
@@ -129,7 +131,7 @@ def stage_template(pipeline: ResolvedPipeline, stage: Stage, context: RenderCont
     pod = {
         **pod_base(pipeline, stage, USER),
         "terminationGracePeriodSeconds": part.drain_seconds + GRACE_SECONDS,
-        "containers": [{**own, **_probes(part, *processes.values())}],
+        "containers": [{**own, **_probes(stage, part, files)}],
         "volumes": [volume for volume, _ in mounted],
         **_placement(pipeline.name, stage, part),
     }
@@ -290,22 +292,22 @@ def port(name: str, port: int) -> Manifest:
     return {"name": name, "containerPort": port, "protocol": "TCP"}
 
 
-def _probes(part: PodFields, own: names.Place, *beside: names.Place) -> Manifest:
-    """Returns the probes. A gateway, which waits for the other stages, has started once it is alive, not ready.
+def _probes(stage: Stage, part: PodFields, files: Sequence[str]) -> Manifest:
+    """Returns the probes of a stage's container, whose processes have these start configurations.
 
-    A pod with two processes has started when the codec is ready, and is ready when the talker is, too: neither lives
-    without the other.
+    It has started once all processes are ready, and is ready when the stage of the pod is: in a pod with two processes,
+    neither lives without the other.
     """
+    seconds = part.startup_seconds if isinstance(part, StageSpec) else GATEWAY_STARTUP_SECONDS
+    wait = ["python", "-m", "syrinx_stages.runtime.startup_probe", stage.value, str(seconds), *files]
+    # A gateway waits for talkers and codecs, which may need nodes, images and checkpoints first.
+    limit = seconds + _STARTUP_MARGIN if isinstance(part, StageSpec) else _GATEWAY_WAIT_SECONDS
 
-    def get(path: str, place: names.Place = own) -> Manifest:
-        return {"httpGet": {"path": path, "port": place.admin_name, "scheme": "HTTP"}}
+    def get(path: str) -> Manifest:
+        return {"httpGet": {"path": path, "port": names.OWN.admin_name, "scheme": "HTTP"}}
 
-    if isinstance(part, StageSpec):
-        started, seconds = get("/readyz", *beside), part.startup_seconds
-    else:
-        started, seconds = get("/healthz"), GATEWAY_STARTUP_SECONDS
     return {
-        "startupProbe": probe(started, period=_STARTUP_PERIOD, failures=math.ceil(seconds / _STARTUP_PERIOD)),
+        "startupProbe": waiting_probe(wait, limit),
         "readinessProbe": probe(get("/readyz"), period=5, failures=2),
         "livenessProbe": probe(get("/healthz"), period=10, failures=6),
     }
@@ -314,6 +316,15 @@ def _probes(part: PodFields, own: names.Place, *beside: names.Place) -> Manifest
 def probe(action: Manifest, *, period: int, failures: int) -> Manifest:
     """Returns a probe; `period` is in seconds."""
     return {**action, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
+
+
+def waiting_probe(command: Sequence[str], seconds: int) -> Manifest:
+    """Returns a startup probe: one command that waits, because each probe that fails is a Warning event.
+
+    If it fails, or still runs after `seconds`, the container restarts.
+    """
+    action = {"exec": {"command": list(command)}}
+    return {**action, "periodSeconds": 1, "timeoutSeconds": seconds, "failureThreshold": 1}
 
 
 def spread_over_nodes(pipeline: str, component: Component) -> list[Manifest]:
