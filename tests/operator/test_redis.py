@@ -113,3 +113,19 @@ async def test_another_kind_of_checkpoint_is_a_roll_out(harness):
         await harness.wait(lambda: names_of(harness, "persistentvolumeclaim") == [], "the cache is gone")
         await harness.settled()
         assert harness.uids()["demo-redis-0"] == redis
+
+
+@pytest.mark.parametrize("connector", [{"managed": True}, {"url": "redis://cache:6379/0"}], ids=["managed", "own"])
+async def test_what_ready_stages_warn_of_is_in_the_condition_of_their_redis(harness, connector):
+    evicts, unchecked = "cache: maxmemory-policy is allkeys-lru", "cache: the user may not run info"
+    admins = harness.cluster.kubelet.admins
+    async with harness.operator():
+        harness.apply(connector=connector)
+        await harness.settled()
+        healthy = harness.condition("ConnectorReady")
+        admins.warnings = [evicts, unchecked]
+        expected = f"{healthy['message']}; warning: {evicts}; warning: {unchecked}"
+        await harness.wait(lambda: harness.condition("ConnectorReady")["message"] == expected, "it has the warnings")
+        assert harness.condition("ConnectorReady")["status"] == harness.condition("Ready")["status"] == "True"
+        admins.warnings = []
+        await harness.wait(lambda: harness.condition("ConnectorReady") == healthy, "it has no warning")

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 from redis import Redis
@@ -13,9 +14,12 @@ from support.stages import Pipeline
 from support.waiting import until
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.connector.servers.check import CHECKING, COMMANDS, OPTIONAL
+from syrinx_stages.contract.settings import TOKEN_HEADER, ReportedSettings
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.runtime import storage
 from syrinx_stages.runtime.http.admin import Service, create_admin
+from syrinx_stages.runtime.http.settings_api import create_settings_api
 from syrinx_stages.runtime.telemetry.exposition import Exposition
 from syrinx_stages.runtime.telemetry.metrics import Metrics
 
@@ -51,6 +55,15 @@ async def running(server: Server, base: Checkpoint) -> AsyncIterator[tuple[Pipel
             yield stages, gateway
     finally:
         await stages.close()
+
+
+async def reported(service: Service) -> ReportedSettings:
+    """Returns what the settings port of a stage reports to the operator."""
+    app = create_settings_api(Stage.TALKER, service, "token")
+    options = {"base_url": "http://stage", "headers": {TOKEN_HEADER: "token"}}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), **options) as http:
+        answer = await http.get(f"/settings/{Stage.TALKER}")
+        return msgspec.json.decode(answer.content, type=ReportedSettings)
 
 
 async def readyz(service: Service) -> httpx.Response:
@@ -109,3 +122,4 @@ async def test_a_stage_whose_redis_evicts_is_ready_with_a_warning(server: Server
             assert state == "ready"
             assert warning.startswith("warning: Redis at 127.0.0.1:")
             assert "maxmemory-policy is allkeys-lru" in warning
+            assert (await reported(service)).warnings == (warning.removeprefix("warning: "),)

@@ -36,6 +36,9 @@ class FakeStage:
     def ready(self) -> str | None:
         return self._reason
 
+    def warnings(self) -> tuple[str, ...]:
+        return ("Redis evicts",)
+
     def settings_changed(self) -> None:
         pass
 
@@ -66,6 +69,7 @@ async def test_the_holder_of_the_token_reads_and_changes_settings():
         changed = await http.put("/settings/talker", json={"settings": {"max_num_seqs": 3}})
         assert changed.status_code == 200 and stage.live.current.max_num_seqs == 3
         assert (await http.get("/settings/talker")).json() == changed.json()
+        assert changed.json()["warnings"] == ["Redis evicts"]
         for method in ("GET", "PUT"):
             other = await http.request(method, "/settings/gateway", json={"settings": {}})
             assert other.status_code == 404, "a stage of another process"

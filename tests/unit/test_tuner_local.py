@@ -58,6 +58,9 @@ class FakeStage:
     def ready(self):
         return None
 
+    def warnings(self):
+        return ()
+
     def settings_changed(self):
         pass
 

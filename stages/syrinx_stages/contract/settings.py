@@ -121,6 +121,8 @@ class ReportedSettings(msgspec.Struct, frozen=True):
     limits: dict[str, int] = {}
     """What the engine can do on its device: `max_num_seqs` and `max_resident`, if that is limited. Settings beyond it
     have no effect."""
+    warnings: tuple[str, ...] = ()
+    """What may cost requests or streams although the stage is ready."""
 
 
 class VllmOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -149,6 +149,8 @@ class Admins:
         self._tasks: set[asyncio.Task[None]] = set()
         self.metrics: Callable[[str], str] = lambda pod: "ok\n"
         """Response to /metrics by pod name."""
+        self.warnings: list[str] = []
+        """What all stages warn of."""
         self.puts: list[tuple[str, dict[str, Any]]] = []
         """Accepted settings with the pod's name, oldest first."""
 
@@ -216,7 +218,7 @@ class Admins:
             except SettingsError as error:
                 return web.json_response({"error": {"message": str(error)}}, status=error.status)
             self.puts.append((name, asked))
-        return web.json_response(_report(self._live[uid]))
+        return web.json_response(_report(self._live[uid]) | {"warnings": self.warnings})
 
 
 def _ports(pod: Object) -> list[int]:

@@ -288,6 +288,14 @@ def _unready(inputs: StatusInputs, component: Component) -> ConditionValue:
 
 
 def _connector(inputs: StatusInputs) -> ConditionValue:
+    """Returns whether the Redis serves, with what the ready stages warn of: all of it is about their Redis."""
+    found = _redis(inputs)
+    ready = (pod for stage in STAGES for pod in inputs.observed.live(stage) if pod.ready)
+    warnings = dict.fromkeys(warning for pod in ready if pod.reported for warning in pod.reported.warnings)
+    return found._replace(message="; warning: ".join([found.message, *warnings]))
+
+
+def _redis(inputs: StatusInputs) -> ConditionValue:
     """An external Redis is inferred from talkers and codecs, which are ready only once they read from it."""
     url = inputs.pipeline.spec.connector.url
     if (component := inputs.pipeline.redis) is not None:

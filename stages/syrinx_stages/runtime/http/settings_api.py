@@ -47,6 +47,7 @@ class _LiveStage:
             "settings": msgspec.to_builtins(live.current),
             "base": msgspec.to_builtins(live.base),
             "limits": live.limits,
+            "warnings": list(self._target.warnings()),
         }
         left = live.seconds_left
         return report if left is None else {**report, "seconds": left}
