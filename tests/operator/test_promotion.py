@@ -12,7 +12,7 @@ from support.operator import Harness
 
 pytestmark = pytest.mark.virtual
 
-HALF = {"steps": [{"weight": 50, "pauseSeconds": 0}], "minRequests": 5}
+HALF, TENTH = ({"steps": [{"weight": weight, "pauseSeconds": 0}], "minRequests": 5} for weight in (50, 10))
 LASTING = {"steps": [{"weight": 50, "pauseSeconds": 3600}]}
 NEWER = "syrinx/stages:3"
 USUAL = {"SYRINX_RESYNC_SECONDS": "15"}
@@ -35,10 +35,18 @@ async def promoted(pipeline: Pipeline, harness: Harness) -> AsyncIterator[Pipeli
         yield pipeline
 
 
-@pytest.mark.parametrize("replicas", [*(pytest.param(each, marks=pytest.mark.night) for each in (1, 3, 4)), 2])
-async def test_a_promotion_costs_no_capacity(pipeline, replicas):
+@pytest.mark.parametrize(
+    ("canary", "replicas"),
+    [
+        pytest.param(HALF, 2, id="50-2"),
+        pytest.param(TENTH, 3, id="10-3"),
+        *(pytest.param(HALF, each, id=f"50-{each}", marks=pytest.mark.night) for each in (1, 3, 4)),
+        *(pytest.param(TENTH, each, id=f"10-{each}", marks=pytest.mark.night) for each in (1, 2, 4, 5)),
+    ],
+)
+async def test_a_promotion_costs_no_capacity(pipeline, canary, replicas):
     async with pipeline.harness.operator(**USUAL):
-        await pipeline.start(HALF, talker={"replicas": replicas})
+        await pipeline.start(canary, talker={"replicas": replicas})
         async with never_below(pipeline.harness, replicas):
             await pipeline.complete(NEW)
             await pipeline.alone()
@@ -101,6 +109,23 @@ async def test_an_edit_during_a_canary_ends_it_after_its_last_request(pipeline, 
             else:
                 await pipeline.alone()
     assert pipeline.running() == pipeline.before
+
+
+async def test_a_canary_starts_after_the_roll_out_of_the_running_version(pipeline):
+    """The pods of both may need the same room, and neither would go on without it."""
+    async with pipeline.harness.operator(**USUAL):
+        pipeline.harness.apply(image=OLD, talker={"replicas": 2})
+        await pipeline.harness.settled()
+        await pipeline.complete()
+        pipeline.edit(image=NEW)
+        await asyncio.sleep(30)
+        pipeline.edit(image=NEWER, rollout={"canary": LASTING})
+        await pipeline.phase("Starting")
+        while pipeline.status["phase"] == "Starting":
+            outdated = {pod["metadata"]["name"] for pod in pipeline.of_image(OLD)}
+            assert not outdated or not pipeline.canary(), outdated
+            await asyncio.sleep(1)
+        assert pipeline.resource["status"]["image"] == NEW and pipeline.status["weight"] == 50
 
 
 @pytest.mark.parametrize("seconds", MOMENTS)

@@ -93,6 +93,11 @@ class Pipeline:
     def canary(self) -> list[dict[str, Any]]:
         return [pod for pod in self.harness.cluster.list("pod") if CANARY.match(pod["metadata"]["name"])]
 
+    def of_image(self, image: str) -> list[dict[str, Any]]:
+        """Returns the pods with an image."""
+        pods = self.harness.cluster.list("pod", f"{PIPELINE_LABEL}=demo")
+        return [pod for pod in pods if pod["spec"]["containers"][0]["image"] == image]
+
     def weights(self) -> dict[str, float]:
         """Returns the share that each ready gateway of the running version forwards."""
         pods = _of(_ready_pods(self.harness), "gateway")

@@ -97,3 +97,12 @@ def templates(plan, pipeline):
 
 def replica(component, number, template, **fields):
     return Replica(name=f"demo-{component}-{number}", component=component_of(component), template=template, **fields)
+
+
+def pods_of(plan):
+    """All pods of the stages' workloads, once a plan is rolled out."""
+    return tuple(
+        replica(stage, number, template.hash)
+        for stage, template in plan.release.templates.items()
+        for number in range(plan.replicas[stage])
+    )

@@ -15,6 +15,7 @@ from support.cluster_plan import (
     owner_of,
     parsed,
     pipeline,
+    pods_of,
     replica,
 )
 from syrinx_operator.cluster.objects.state import ObjectKey, Replica
@@ -42,9 +43,9 @@ def planned(spec, observed, status=None, name="demo"):
 
 
 def of_spec(spec):
-    """Returns the plan of a spec in an empty cluster, and the cluster once it was applied."""
+    """Returns the plan of a spec in an empty cluster, and the cluster once it was rolled out."""
     first = planned(spec, EMPTY)
-    return first, after(first)
+    return first, after(first, replicas=pods_of(first))
 
 
 def gateway(found, **fields):
@@ -68,12 +69,30 @@ def test_a_new_image_starts_a_canary_and_leaves_the_running_version_alone():
     assert images == {"syrinx/stages:2.0.0"}
 
 
-@pytest.mark.parametrize(("step", "talkers"), [(0, 1), (1, 2)], ids=["10 %", "50 %"])
-def test_it_has_replicas_for_its_share(step, talkers):
-    _, cluster = of_spec(CANARY)
-    found = planned(NEW, cluster)
-    found = planned(NEW, cluster, canary_status(found, step=step))
+@pytest.mark.parametrize(
+    ("weights", "step", "awaited", "talkers"),
+    [((10, 50), 0, 1, 1), ((10, 50), 1, 2, 2), ((10,), 0, 1, 2), ((10, 75), 1, 3, 3)],
+    ids=["10 %", "50 %", "10 % as the last step", "75 %"],
+)
+def test_it_has_replicas_for_its_share_and_in_the_last_step_for_half_of_the_requests(weights, step, awaited, talkers):
+    canary = {"rollout": {"canary": {"steps": [{"weight": weight, "pauseSeconds": 9} for weight in weights]}}}
+    _, cluster = of_spec({**CANARY, **canary})
+    found = planned({**NEW, **canary}, cluster)
+    found = planned({**NEW, **canary}, cluster, canary_status(found, step=step))
+    assert found.canary.awaited == {GATEWAY: 1, TALKER: awaited, CODEC: 1}
     assert found.canary.replicas == {GATEWAY: 1, TALKER: talkers, CODEC: 1}
+
+
+def test_it_has_no_pods_before_the_running_version_is_rolled_out():
+    first, cluster = of_spec(CANARY)
+    found = planned(NEW, cluster)
+    *others, last = cluster.replicas
+    ending = replace(last, terminating=True)
+    for live in (others, [*others, replace(last, template="old")], [*cluster.replicas, ending]):
+        waiting = planned(NEW, replace(cluster, replicas=tuple(live)), canary_status(found, "Starting"))
+        assert waiting.canary.waits and objects(waiting).keys() == objects(first).keys()
+    running = planned(NEW, replace(cluster, replicas=tuple(others), canary=(gateway(found),)), canary_status(found))
+    assert running.canary.is_running, "its pods stay"
 
 
 def test_live_fields_and_the_count_of_the_running_version_follow_the_spec():
@@ -145,7 +164,9 @@ def test_new_tokens_and_passwords_are_rolled_out_without_a_version_that_is_not_p
     found = planned(NEW, cluster)
     failed = replace(after(found, cluster), **{secret: "other"})
     renewed = planned(NEW, failed, canary_status(found, "RolledBack"))
-    assert renewed.canary.is_running, "with other Secrets it is tested again"
+    assert renewed.canary.waits and not renewed.canary.is_running, "the running version restarts first"
+    restarted = replace(after(renewed, failed), replicas=pods_of(renewed))
+    assert planned(NEW, restarted, canary_status(found, "RolledBack")).canary.is_running, "then it is tested again"
     for key in STABLE:
         assert objects(renewed)[key] == objects(alone)[key] != objects(first)[key]
     promoted = planned(NEW, after(renewed, failed), canary_status(renewed, "Promoted"))
@@ -189,7 +210,7 @@ def test_the_pods_of_a_promoted_canary_stay_until_its_status_is_removed():
     waiting = planned(newer, cluster, canary_status(found, "Promoted", weight=50))
     assert waiting.is_promoting and waiting.keep == WORKLOADS and not waiting.canary.is_running
     other_redis = planned({**newer, "connector": {"url": "redis://other"}}, cluster, canary_status(found, "Promoted"))
-    assert not other_redis.is_promoting and other_redis.keep == frozenset()
+    assert not other_redis.is_promoting and not other_redis.keep & WORKLOADS
     assert planned(NEW, cluster).keep == frozenset()
 
 
@@ -222,7 +243,8 @@ def test_every_kind_of_pipeline_can_have_a_canary(name):
     resource = document(name)
     resource["spec"] = {**resource.get("spec", {}), "rollout": {"canary": {}}}
     first = parsed(resource)
-    cluster = after(plan(resolve(first), owner_of(first), EMPTY, CONFIG))
+    running = plan(resolve(first), owner_of(first), EMPTY, CONFIG)
+    cluster = after(running, replicas=pods_of(running))
     resource["spec"]["image"] = "syrinx/stages:2.0.0"
     second = parsed(resource)
     found = plan(resolve(second), owner_of(second), cluster, CONFIG)

@@ -18,6 +18,7 @@ from support.cluster_plan import (
     parsed,
     pipeline,
     planned,
+    pods_of,
     templates,
 )
 from syrinx_operator.cluster.objects.state import STAGES, ObjectKey
@@ -31,7 +32,8 @@ BUCKET_3 = {**NEW, "s3": {"uri": "s3://voices/3"}}
 
 def rolled_out(model, **spec):
     """A cluster in which a pipeline with this model serves."""
-    return after(planned(pipeline({"model": model, **spec})))
+    first = planned(pipeline({"model": model, **spec}))
+    return after(first, replicas=pods_of(first))
 
 
 def finished(live, plan, kind="Complete", **status):

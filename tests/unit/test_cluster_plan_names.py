@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.cluster_plan import CONFIG, DOCUMENTS, EMPTY, after, document, key, owner_of, parsed
+from support.cluster_plan import CONFIG, DOCUMENTS, EMPTY, after, document, key, owner_of, parsed, pods_of
 from syrinx_operator.cluster.objects import names
 from syrinx_operator.cluster.objects.state import REDIS, ObjectKey
 from syrinx_operator.cluster.plan import plan
@@ -29,7 +29,7 @@ def keys_of(name):
             resource = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": name}}
             pipeline = parsed({**resource, "spec": version})
             planned = plan(resolve(pipeline), owner_of(pipeline), observed if version is not spec else EMPTY, CONFIG)
-            observed = after(planned)
+            observed = after(planned, replicas=pods_of(planned))
             found |= {key(manifest) for manifest in planned.manifests}
     return found
 

@@ -94,7 +94,7 @@ def plan(
         for stage in own_workload
     }
     desired_counts = {stage: count.count for stage, count in counts.items()}
-    tested = canary.canary_plan(pipeline, before, release, context, desired_counts, canary_status)
+    tested = canary.canary_plan(pipeline, before, release, context, desired_counts, canary_status, observed)
     release = tested.stable if tested else structs.replace(release, candidate=None)
     is_promoting = canary.is_promoting(release, canary_status)
     manifests: list[Manifest] = [

@@ -36,7 +36,11 @@ class CanaryPlan(Struct, frozen=True, kw_only=True):
     candidate: Candidate
     image: str
     replicas: Mapping[Stage, int]
-    """Number of pods of the canary by workload; empty once it has failed, and while it waits for a promotion."""
+    """Number of pods of the canary by workload; empty once it has failed, and while it waits for a roll-out."""
+    awaited: Mapping[Stage, int]
+    """Number of those that must be ready for its share of the requests."""
+    waits: bool
+    """Whether its pods start once the running version is rolled out."""
     weight: int
     """Percentage of the requests that it serves."""
 
@@ -53,6 +57,7 @@ def canary_plan(
     context: RenderContext,
     counts: Mapping[Stage, int],
     status: CanaryStatus | None,
+    observed: Observed,
 ) -> CanaryPlan | None:
     """Returns the plan of a canary of the `desired` release; None if that is simply rolled out.
 
@@ -85,20 +90,39 @@ def canary_plan(
         redis=desired.redis,
         candidate=candidate,
     )
-    step = spec.steps[min(known.step if known else 0, len(spec.steps) - 1)]
+    last = len(spec.steps) - 1
+    step = min(known.step if known else 0, last)
+    weight = spec.steps[step].weight
     has_failed = known is not None and known.phase == "RolledBack"
-    waits = is_promoting(stable, status)
+    hashes = {template.hash for template in candidate.pods.values()}
+    has_pods = any(pod.template in hashes and not pod.terminating for pod in observed.canary)
+    # Its pods, which may need the room of a roll-out, would wait for it without requests.
+    waits = is_promoting(stable, status) or not (has_pods or _is_rolled_out(stable, counts, observed))
     return CanaryPlan(
         spec=spec,
         stable=stable,
         candidate=candidate,
         image=context.image,
-        # As many as its share of the requests, so that it is not slower for lack of replicas.
-        replicas={}
-        if has_failed or waits
-        else {stage: max(1, math.ceil(count * step.weight / 100)) for stage, count in counts.items()},
+        # The promotion replaces half of the running version's replicas while the canary serves for them.
+        replicas={} if has_failed or waits else _share(counts, max(weight, 50) if step == last else weight),
+        awaited=_share(counts, weight),
+        waits=waits,
         weight=0 if has_failed or known is None else known.weight,
     )
+
+
+def _share(counts: Mapping[Stage, int], weight: int) -> dict[Stage, int]:
+    """Returns as many pods as a percentage of the requests needs, so that a canary is not slower for lack of them."""
+    return {stage: max(1, math.ceil(count * weight / 100)) for stage, count in counts.items()}
+
+
+def _is_rolled_out(release: Release, counts: Mapping[Stage, int], observed: Observed) -> bool:
+    """Returns whether the running version has all pods, of the templates of its release, and no other ones."""
+    for stage, count in counts.items():
+        pods = [pod for pod in observed.replicas_of(stage) if not pod.stuck]
+        if len(pods) != count or any(pod.template != release.templates[stage].hash for pod in pods):
+            return False
+    return True
 
 
 def is_promoting(release: Release, status: CanaryStatus | None) -> bool:

@@ -193,7 +193,7 @@ def _inputs(
         is_routed=route is not None and all(forwarded_share(pod) == route.weight for pod in gateways),
         is_serving=all(any(pod.ready for pod in observed.live(stage)) for stage in STAGES),
         is_promoting=promoting,
-        waits_for=_other_change(plan, observed, tuning),
+        waits_for=_other_change(plan, canary, observed, tuning),
         blocked=_problem(pipeline, _starting(plan, observed), now),
         deadline=timedelta(seconds=pipeline.progress_deadline),
         comparison=comparison,
@@ -203,7 +203,8 @@ def _inputs(
 
 def _unready(canary: CanaryPlan, pods: list[Replica]) -> str:
     """Returns the stage that the canary waits for; talkers and codecs come first because gateways wait for both."""
-    for stage, count in sorted(canary.replicas.items(), key=lambda each: each[0] is Stage.GATEWAY):
+    for stage in sorted(canary.replicas, key=lambda each: each is Stage.GATEWAY):
+        count = canary.awaited[stage]
         own = [pod for pod in pods if pod.component is stage]
         if sum(pod.ready for pod in own) < count:
             problems = [f"{pod.name}: {pod.problem}" for pod in own if pod.problem]
@@ -240,9 +241,11 @@ def _last_exit(pods: list[Replica]) -> str:
     return f"{pod.name}: {pod.last_exit}" if pod is not None and pod.last_exit else ""
 
 
-def _other_change(plan: Plan, observed: Observed, tuning: State) -> str:
+def _other_change(plan: Plan, canary: CanaryPlan, observed: Observed, tuning: State) -> str:
     """Returns what must end before the canary gets requests; empty if nothing."""
     if tuning.trial is not None:
         return f"the end of the tuner's trial {tuning.trial.id}"
     missing = next(iter(_rollouts(plan, observed).values()), "")
-    return f"the roll-out of the running version: {missing}" if missing else ""
+    if missing or canary.waits:
+        return ": ".join(["the roll-out of the running version", *([missing] if missing else [])])
+    return ""
