@@ -139,7 +139,9 @@ UNUSUAL = {
     ),
     "HTTP/1.0": (b"GET /path HTTP/1.0\r\n\r\n" + HIDDEN, [200], ["/path"]),
     "HTTP/1.0 keep-alive": (b"GET /path HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" + HIDDEN, [200], ["/path"]),
-    "absolute form": (b"GET http://x/path HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [404, 200], ["/path"]),
+    "absolute form": (b"GET http://x/path HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [200] * 2, ["/path", "/path"]),
+    "absolute form, no path": (b"GET HTTPS://x?a=b HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [200] * 2, ["/", "/path"]),
+    "another scheme": (b"GET ftp://x/path HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [404, 200], ["/path"]),
     "CONNECT": (b"CONNECT y:443 HTTP/1.1\r\nHost: y:443\r\n\r\n" + LAST, [404, 200], ["/path"]),
     "TRACE": (b"TRACE /path HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [405, 200], ["/path"]),
     "asterisk": (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n" + LAST, [404, 200], ["/path"]),
@@ -164,6 +166,14 @@ async def test_a_client_that_waits_for_100_continue_gets_it(server: HttpServer) 
         writer.write(b"audio" + LAST)
         assert statuses(await reader.read()) == [200, 200]
     writer.close()
+
+
+def test_the_host_of_a_url_replaces_that_of_the_header() -> None:
+    parser = RequestParser()
+    parser.receive_data(b"GET http://a.example:80/b?c HTTP/1.1\r\nHost: localhost\r\nX: y\r\n\r\n")
+    request = parser.next_event()
+    assert isinstance(request, h11.Request) and request.target == b"/b?c"
+    assert dict(request.headers) == {b"host": b"a.example:80", b"x": b"y"}
 
 
 def test_a_body_of_tiny_chunks_gives_others_their_turn() -> None:

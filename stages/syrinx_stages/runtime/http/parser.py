@@ -17,6 +17,7 @@ _PIECE = 8 * 1024
 _END = re.compile(rb"\n\r?\n")
 _AMBIGUOUS = re.compile(rb"(?<!\r)\n|\n[ \t]|\r(?!\n)")
 """What servers read differently: an LF or a CR alone, and a header that is continued on the next line."""
+_URL = re.compile(rb"https?://([^/?]+)(/?.*)", re.IGNORECASE)
 
 Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
@@ -65,7 +66,8 @@ class RequestParser(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._check_framing(event)
-        elif event is h11.NEED_DATA and self._chunked and len(self.trailing_data[0]) > MAX_TRAILERS:
+            return _with_path(event)
+        if event is h11.NEED_DATA and self._chunked and len(self.trailing_data[0]) > MAX_TRAILERS:
             raise h11.RemoteProtocolError("The trailers are too long", error_status_hint=431)
         return event
 
@@ -93,3 +95,16 @@ class RequestParser(h11.Connection):
         self._chunked = b"transfer-encoding" in names
         if self._chunked and (b"content-length" in names or request.http_version < b"1.1"):
             raise h11.RemoteProtocolError("Transfer-Encoding together with Content-Length or HTTP/1.0")
+
+
+def _with_path(request: h11.Request) -> h11.Request:
+    """Returns a request for a path: clients of a proxy send a URL, whose host replaces `Host` (RFC 9112, 3.2.2)."""
+    if (url := _URL.fullmatch(request.target)) is None:
+        return request
+    host, target = url.groups()
+    others = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"host"]
+    if not target.startswith(b"/"):
+        target = b"/" + target
+    return h11.Request(
+        method=request.method, target=target, headers=[(b"Host", host), *others], http_version=request.http_version
+    )
