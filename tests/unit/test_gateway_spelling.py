@@ -12,6 +12,7 @@ from syrinx_stages.gateway.http.batch import parse_batch
 from syrinx_stages.gateway.speech.request import Delivery
 from syrinx_stages.gateway.voices.catalog import Catalog
 from syrinx_stages.normalization.languages import languages
+from syrinx_stages.normalization.plain import with_usual_spaces, without_marks
 
 GERMAN = msgspec.structs.replace(CUSTOM, languages=("auto", *languages()))
 
@@ -20,6 +21,13 @@ GERMAN = msgspec.structs.replace(CUSTOM, languages=("auto", *languages()))
     ("sent", "same"),
     [
         ({"response_format": " MP3\n"}, {"response_format": "mp3"}),
+        ({"response_format": "OGG"}, {"response_format": "opus"}),
+        ({"response_format": "ogg_opus"}, {"response_format": "opus"}),
+        ({"response_format": "pcm16"}, {"response_format": "pcm"}),
+        ({"response_format": "pcm_s16le"}, {"response_format": "pcm"}),
+        ({"response_format": "g711_ulaw"}, {"response_format": "ulaw"}),
+        ({"response_format": "mulaw"}, {"response_format": "ulaw"}),
+        ({"response_format": "pcm_alaw"}, {"response_format": "alaw"}),
         ({"stream_format": "SSE"}, {"stream_format": "sse"}),
         ({"task_type": "custom_voice"}, {"task_type": "CustomVoice"}),
         ({"stream": "true"}, {"stream": True}),
@@ -34,6 +42,7 @@ GERMAN = msgspec.structs.replace(CUSTOM, languages=("auto", *languages()))
         ({"seed": "9223372036854775807"}, {"seed": 2**63 - 1}),
         ({"voice": " Ryan\n"}, {"voice": "ryan"}),
         ({"voice": {"id": "RYAN "}}, {"voice": "ryan"}),
+        ({"voice": {"id": "ryan", "object": "voice", "name": "ryan"}}, {"voice": "ryan"}),
         ({"model": "Qwen3-TTS "}, {"model": "qwen3-tts"}),
     ],
     ids=str,
@@ -100,6 +109,14 @@ def test_json_as_editors_and_shells_write_it_is_read(body: bytes) -> None:
     assert parsed_json(body).request.text == "One.\n\nTwo."
     item = b'{"items": [' + body.decode("utf-16" if body[0] == 0xFF else "utf-8-sig").encode() + b"]}"
     assert parse_batch(b"\xef\xbb\xbf" + item)[0][0].input == "One.\n\nTwo."
+
+
+@pytest.mark.parametrize("half", [b"\\ud83d", b"\\uDE00"], ids=["first", "second"])
+def test_half_of_a_character_is_not_spoken(half: bytes) -> None:
+    """JavaScript that cuts the text of an LLM into pieces may cut within an emoji."""
+    request = parsed_json(b'{"input": "Hello ' + half + b'there \\ud83d\\ude00."}').request
+    assert request.text == "Hello \ufffdthere \U0001f600.", "places are those of the client's text"
+    assert without_marks(with_usual_spaces(request.text)) == "Hello there \U0001f600."
 
 
 def test_control_characters_of_a_text_keep_their_places() -> None:

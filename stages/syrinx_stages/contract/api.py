@@ -35,8 +35,8 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     subtalker_top_p: _TopP | None = None
 
 
-class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """OpenAI's object form of `voice`."""
+class VoiceId(msgspec.Struct, frozen=True):
+    """OpenAI's object form of `voice`, and an entry of a list of voices, whose other fields describe it."""
 
     id: str
 

@@ -5,7 +5,9 @@ import unicodedata
 
 _BREAKS = "\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _SPACES = "\t\r\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
-_OTHERS = [chr(code) for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in _BREAKS]
+_LOST = "\N{REPLACEMENT CHARACTER}"
+"""Programs write it for what they could not decode."""
+_OTHERS = [chr(code) for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in _BREAKS] + [_LOST]
 _SAME_LENGTH = str.maketrans(dict.fromkeys([*_SPACES, *_OTHERS], " ") | dict.fromkeys(_BREAKS, "\n"))
 _JOINERS = "\u200c\u200d"
 """They change how letters join, and so what a word is."""
@@ -19,7 +21,10 @@ _CELLS = re.compile(r"[ ]*\|[ ]*")
 
 
 def with_usual_spaces(text: str) -> str:
-    """Returns a text of the same length, whose white space is spaces and line breaks; control characters are spaces."""
+    """Returns a text of the same length, whose white space is spaces and line breaks.
+
+    Control characters, and U+FFFD for characters that were lost, are spaces.
+    """
     return text.translate(_SAME_LENGTH)
 
 

@@ -38,6 +38,20 @@ class AudioFormat(StrEnum):
     """G.711 A-law without a header."""
 
 
+OTHER_NAMES = {
+    "ogg": AudioFormat.OPUS,
+    "ogg_opus": AudioFormat.OPUS,
+    "pcm16": AudioFormat.PCM,
+    "pcm_s16le": AudioFormat.PCM,
+    "mulaw": AudioFormat.ULAW,
+    "pcm_mulaw": AudioFormat.ULAW,
+    "pcm_alaw": AudioFormat.ALAW,
+    "g711_ulaw": AudioFormat.ULAW,
+    "g711_alaw": AudioFormat.ALAW,
+}
+"""What OpenAI's Realtime API, FFmpeg and others call the formats."""
+
+
 class _Format(Struct, frozen=True):
     """A format, and how FFmpeg encodes it."""
 

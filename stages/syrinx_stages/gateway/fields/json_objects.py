@@ -1,4 +1,4 @@
-"""Reads JSON objects from bodies, which may hold large reference audio, a byte-order mark or raw control characters."""
+"""Reads JSON objects from bodies, which may hold large reference audio, and what shells, editors and scripts leave."""
 
 import contextlib
 import json
@@ -29,6 +29,8 @@ _MAX_REPAIRED_COMMAS = 2**14
 """In a body that is not strict JSON: as many as the longest speaker embedding has."""
 MISSING = re.compile(r"^Object missing required field `(.*)`$")
 """An error of msgspec."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character outside of Unicode's first plane."""
 _Kind = TypeVar("_Kind")
 
 
@@ -41,7 +43,9 @@ def decoding() -> Iterator[None]:
         problem, _, location = str(error).partition(" - at `$")
         if missing := MISSING.match(problem):
             raise bad_request(missing[1], "is required", "missing_field") from None
-        raise bad_request(location.strip(".`") or None, problem[0].lower() + problem[1:]) from None
+        if not location:
+            raise bad_request(None, f"the body is not a JSON object: {problem[0].lower()}{problem[1:]}") from None
+        raise bad_request(location.strip(".`"), problem[0].lower() + problem[1:]) from None
     except RecursionError:
         raise bad_request(None, "the body is nested too deeply", "invalid_json") from None
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -50,6 +54,8 @@ def decoding() -> Iterator[None]:
 
 def decode(body: RawBody, kind: type[_Kind]) -> _Kind:
     """Decodes JSON. Raises `ApiError` 400."""
+    if not len(body):
+        raise bad_request(None, "the body is empty; send a JSON object", "invalid_json")
     with decoding():
         try:
             return msgspec.json.decode(body, type=kind)
@@ -62,9 +68,10 @@ def decode(body: RawBody, kind: type[_Kind]) -> _Kind:
 
 
 def _repaired(body: bytes) -> bytes | None:
-    """Returns strict JSON for JSON with a byte-order mark or with raw control characters in strings, else None.
+    """Returns strict JSON for JSON with a byte-order mark or, in strings, raw control characters or lone surrogates.
 
-    Shells and editors leave them there, and they have one meaning. None also for many values: this parser is slow.
+    Shells and editors leave the former, and JavaScript that cuts a text in an emoji the latter, which become U+FFFD.
+    None for anything else, and for many values: this parser is slow.
     """
     if body.count(b",") > _MAX_REPAIRED_COMMAS:
         return None
@@ -73,9 +80,11 @@ def _repaired(body: bytes) -> bytes | None:
         raise ValueError(constant)
 
     try:
-        return msgspec.json.encode(json.loads(body, strict=False, parse_constant=refuse))
-    except (ValueError, OverflowError):
+        # Numbers beyond a float's range are infinite here, and have no form in JSON.
+        strict = json.dumps(json.loads(body, strict=False, parse_constant=refuse), ensure_ascii=False, allow_nan=False)
+    except ValueError:
         return None
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", strict).encode()
 
 
 def check_commas(count: int, what: str) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -18,7 +18,6 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _NUMBER = re.compile(r"[+-]?(\d{1,20}\.?\d{0,400}|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
 _MAX_SHOWN = 60
 """Characters of a client's JSON that an error message repeats."""
-_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 
 
 class Field(Struct, frozen=True):
@@ -30,6 +29,8 @@ class Field(Struct, frozen=True):
     scalar: _Scalar | None
     """The type of a value that is no text and has no parts."""
     is_list: bool
+    texts: str
+    """What to send if the value is a text, in words; empty if it is none."""
 
     def read(self, sent: Raw) -> Any:
         """Returns the value, None if it is not given: null, a blank text, an empty list. Raises `ApiError` 400."""
@@ -60,14 +61,12 @@ class Field(Struct, frozen=True):
         return value
 
     def _error(self, sent: Raw, message: str) -> ApiError:
-        if unknown := _UNKNOWN.match(message):
-            problem = f'is not a field of {self.name}, which is a name or {{"id": name}}'
-            return bad_request(printable(f"{self.name}.{unknown[1]}"[:_MAX_SHOWN]), problem, "unknown_field")
         if missing := MISSING.match(message):
             return bad_request(f"{self.name}.{missing[1]}", "is required", "missing_field")
         problem = message.partition(" - at `")[0]
-        wanted = problem[0].lower() + problem[1:] if self.scalar is None else f"send {_wanted(self.scalar)}"
-        return bad_request(self.name, f"{_shown(sent)} is not accepted; {wanted}")
+        wanted = self.texts or (_wanted(self.scalar) if self.scalar is not None else "")
+        advice = f"send {wanted}" if wanted else problem[0].lower() + problem[1:]
+        return bad_request(self.name, f"{_shown(sent)} is not accepted; {advice}")
 
 
 def _truth(value: Any) -> Any:
@@ -89,12 +88,20 @@ def _shown(sent: Raw) -> str:
     return printable(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
 
 
-def choice(field: str, value: str | None, choices: Iterable[_Choice]) -> _Choice | None:
-    """Returns the choice that a client names, in any case. Raises `ApiError` 400 if there is none."""
+def choice(
+    field: str, value: str | None, choices: Iterable[_Choice], others: Mapping[str, _Choice] | None = None
+) -> _Choice | None:
+    """Returns the choice that a client names, in any case. Raises `ApiError` 400 if there is none.
+
+    `others`: names that other APIs have for the choices.
+    """
     if value is None:
         return None
     names = list(choices)
-    found = next((name for name in names if _compared(name) == _compared(value)), None)
+    accepted = {_compared(name): name for name in names} | {
+        _compared(name): each for name, each in (others or {}).items()
+    }
+    found = accepted.get(_compared(value))
     if found is None:
         raise bad_request(field, f"{quoted(value)} is unknown; accepted: {', '.join(names)}")
     return found
@@ -115,4 +122,7 @@ def _field(info: structs.FieldInfo) -> Field:
     types = found.types if isinstance(found, inspect.UnionType) else (found,)
     scalar = next((each for each in types if isinstance(each, _Scalar)), None)
     is_list = any(isinstance(each, inspect.ListType) for each in types)
-    return Field(info.name, info.type, info.required, scalar, is_list)
+    named = any(isinstance(each, inspect.StructType) for each in types)
+    is_text = any(isinstance(each, inspect.StrType) and each.pattern is None for each in types)
+    texts = 'a name or {"id": name}' if named else "a text" if is_text else ""
+    return Field(info.name, info.type, info.required, scalar, is_list, texts)

@@ -10,7 +10,7 @@ import msgspec
 from syrinx_stages.contract.api import SpeechFields, VoiceId
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
-from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions, accepted_rates, default_rate
+from syrinx_stages.gateway.audio.encoders import OTHER_NAMES, AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
 from syrinx_stages.gateway.fields.values import choice
 from syrinx_stages.gateway.speech.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_text, without_controls
@@ -187,7 +187,7 @@ def _delivery(fields: SpeechFields, audio_format: AudioFormat, default: Literal[
 
 
 def _audio(fields: SpeechFields) -> AudioOptions:
-    audio_format = choice("response_format", fields.response_format, AudioFormat) or AudioFormat.WAV
+    audio_format = choice("response_format", fields.response_format, AudioFormat, OTHER_NAMES) or AudioFormat.WAV
     rate = fields.sample_rate or default_rate(audio_format)
     rates = accepted_rates(audio_format)
     if rates is not None and rate not in rates:
