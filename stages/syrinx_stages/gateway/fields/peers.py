@@ -45,7 +45,13 @@ QWEN = Client(
     "https://github.com/QwenLM/Qwen3-TTS/blob/e20f46b719c0066314f8b8b7413c3314dde27c6c"
     "/qwen_tts/inference/qwen3_tts_model.py",
 )
-CLIENTS = (OPENAI, CHAT, VLLM_OMNI, SGLANG_OMNI, KOKORO, ELEVENLABS, FISH, QWEN)
+LOCALAI = Client("LocalAI", "https://localai.io/features/text-to-audio/")
+CHATTERBOX = Client(
+    "Chatterbox TTS API",
+    "https://github.com/travisvn/chatterbox-tts-api/blob/0fc1d71845439eb6688f87484517e00289743282/app/models/requests.py",
+)
+SILICONFLOW = Client("SiliconFlow", "https://docs.siliconflow.cn/en/userguide/capabilities/text-to-speech")
+CLIENTS = (OPENAI, CHAT, VLLM_OMNI, SGLANG_OMNI, KOKORO, ELEVENLABS, FISH, QWEN, LOCALAI, CHATTERBOX, SILICONFLOW)
 
 
 class PeerField(Struct, frozen=True):
@@ -94,8 +100,11 @@ _CHUNKS = "chunk sizes are a setting of the server (chunkRamp)"
 _LENGTH = "the length of speech follows from its text; send speed"
 _TIMED = "words are not timed; leave it out: events and audio.segment say which characters each segment has"
 _LINKS = "the response is the file, and no link to it"
+_VOLUME = "the volume is that of the voice"
+_EXPRESSION = "the model has no such setting"
 _PENALTY = "repetition_penalty is the only penalty"
 _CONTEXT = "each request is spoken by itself; send a long text at once"
+_PAUSES = "pauses follow from the punctuation"
 _SEGMENTS = "texts are divided at their sentences"
 _SHARED = (OPENAI, VLLM_OMNI, SGLANG_OMNI, KOKORO)
 _SERVERS = (VLLM_OMNI, SGLANG_OMNI)
@@ -155,7 +164,8 @@ PEER_FIELDS: Sequence[PeerField] = (
     _ignored("initial_codec_chunk_frames", _CHUNKS, *_SERVERS),
     _ignored("stream_codec_output", _CHUNKS, SGLANG_OMNI),
     _ignored("suppress_bootstrap_silence", "silence before speech is always removed", SGLANG_OMNI),
-    _ignored("volume_multiplier", "the volume is that of the voice", KOKORO, nothing=1),
+    _ignored("volume_multiplier", _VOLUME, KOKORO, nothing=1),
+    _ignored("gain", _VOLUME, SILICONFLOW),
     _ignored("download_format", _LINKS, KOKORO),
     _ignored("return_download_link", _LINKS, KOKORO),
     _ignored("return_timing", _LINKS, KOKORO),
@@ -174,6 +184,15 @@ PEER_FIELDS: Sequence[PeerField] = (
     _ignored("early_stop_threshold", "runaway_guard stops speech that goes on", FISH),
     _ignored("mp3_bitrate", conversions.BIT_RATE, FISH),
     _ignored("opus_bitrate", conversions.BIT_RATE, FISH),
+    _ignored("backend", "there is one", LOCALAI),
+    _ignored("exaggeration", _EXPRESSION, CHATTERBOX),
+    _ignored("cfg_weight", _EXPRESSION, CHATTERBOX),
+    _ignored("streaming_chunk_size", _SEGMENTS, CHATTERBOX),
+    _ignored("streaming_strategy", _SEGMENTS, CHATTERBOX),
+    _ignored("streaming_buffer_size", _CHUNKS, CHATTERBOX),
+    _ignored("streaming_quality", _CHUNKS, CHATTERBOX),
+    _ignored("enable_pauses", _PAUSES, CHATTERBOX),
+    _ignored("custom_pauses", _PAUSES, CHATTERBOX),
     _refused("word_timestamps", _TIMED, VLLM_OMNI),
     _refused("return_timestamps", _TIMED, KOKORO),
     _refused("ref_audio_2", "a voice is cloned from one reference; send a request for each speaker", VLLM_OMNI),
