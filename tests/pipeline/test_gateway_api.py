@@ -180,10 +180,28 @@ async def test_recordings_of_consents_are_refused_with_what_to_send_instead(open
 
 
 async def test_a_path_of_another_api_is_answered_with_that_of_this_one(running: Gateway):
-    for path in ("/v1/text-to-speech/21m00Tcm4TlvDq8ikWAM", "/tts", "/" + "a/" * 4000):
+    for path in ("/tts", "/v1/voicesque", "/" + "a/" * 4000):
         response = await running.http.post(path, json={"text": "Hello."})
         assert response.status_code == 404
         assert "speech is POST /v1/audio/speech" in response.json()["error"]["message"]
+    for path, advice in {
+        "/v1/text-to-speech/21m00Tcm4TlvDq8ikWAM": "send the same body with voice_id and output_format in it",
+        "/v1/text-to-speech/us/stream?output_format=mp3": "send the same body with voice_id and output_format in it",
+        "/v1/voices": "voices are listed at GET /v1/audio/voices",
+        "/v2/voices?page_size=1": "voices are listed at GET /v1/audio/voices",
+        "/v1/audio/speech/voices": "voices are listed at GET /v1/audio/voices",
+        "/metrics": "metrics and probes have a port of their own",
+    }.items():
+        response = await running.http.get(path)
+        assert response.status_code == 404
+        assert f": there is no such path; {advice}" in response.json()["error"]["message"]
+
+
+async def test_another_method_is_answered_with_the_right_ones(running: Gateway):
+    response = await running.http.get("/v1/audio/speech", params={"input": "Hello."})
+    assert (response.status_code, response.headers["Allow"]) == (405, "POST")
+    assert response.json()["error"]["message"] == "GET '/v1/audio/speech': send POST"
+    assert "send GET or HEAD" in (await running.http.post("/v1/models")).json()["error"]["message"]
 
 
 async def test_raw_control_characters_and_a_byte_order_mark_do_not_matter(running: Gateway):

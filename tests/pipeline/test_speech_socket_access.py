@@ -88,8 +88,10 @@ async def test_web_pages_of_other_origins_are_refused(streams: Streams) -> None:
 
 async def test_other_requests_for_the_path_and_upgrades_elsewhere(streams: Streams) -> None:
     async with serving(streams) as (url, _, _), httpx.AsyncClient(base_url=url, trust_env=False) as http:
-        answer = await http.get(SPEECH_STREAM_PATH)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (426, "upgrade_required")
+        for method in ("GET", "POST"):
+            answer = await http.request(method, SPEECH_STREAM_PATH, json={"input": "Hello."})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (426, "upgrade_required")
+            assert "a whole text is sent to POST /v1/audio/speech" in answer.json()["error"]["message"]
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
         assert (await http.get("/v1/models", headers=upgrade)).status_code == 200
         assert (await http.get(SPEECH_STREAM_PATH, headers=upgrade)).status_code == 400, "no handshake"

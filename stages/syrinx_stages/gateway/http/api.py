@@ -44,8 +44,23 @@ from syrinx_stages.runtime.telemetry.metrics import Metrics
 VOICES_PATH = "/v1/audio/voices"
 SMALL_BODY = 64 * 1024
 """Bytes of a body that is parsed in the event loop."""
-CONSENTS_PATH = "/v1/audio/voice_consents"
-"""OpenAI's path for recordings of consents."""
+_LIST = f"voices are listed at GET {VOICES_PATH}"
+_PROBES = "metrics and probes have a port of their own, and GET /health says whether the gateway is ready"
+_ELSEWHERE = {
+    "/v1/audio/voice_consents": (
+        "recordings of consents are neither checked nor kept here; keep yours, and send its id, or who agreed, as "
+        f"consent of POST {VOICES_PATH}"
+    ),
+    "/v1/text-to-speech": f"send the same body with voice_id and output_format in it to POST {SPEECH_PATH}",
+    "/v1/audio/speech/voices": _LIST,
+    "/v1/voices": _LIST,
+    "/v2/voices": _LIST,
+    "/voices": _LIST,
+    "/metrics": _PROBES,
+    "/healthz": _PROBES,
+    "/readyz": _PROBES,
+}
+"""What to send instead to paths of other APIs and other ports, and to those below them."""
 _MAX_PREFIX = 4
 """Parts of a path that may be a wrong prefix."""
 _Parsed = TypeVar("_Parsed")
@@ -67,7 +82,7 @@ async def _api_error(http: Request, error: ApiError) -> Response:
 
 
 async def _routing_error(http: Request, error: HTTPException) -> Response:
-    found = _right_path(http) if error.status_code == HTTPStatus.NOT_FOUND else error.detail
+    found = _right_path(http) if error.status_code == HTTPStatus.NOT_FOUND else _right_method(error)
     message = f"{http.method} {quoted(http.url.path)}: {found}"
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
     response = error_response(ApiError(error.status_code, message, code=code))
@@ -77,9 +92,9 @@ async def _routing_error(http: Request, error: HTTPException) -> Response:
 
 def _right_path(http: Request) -> str:
     """Says which path a client means that has sent an unknown one: without /v1, with two of them, or another prefix."""
-    if http.url.path.startswith(CONSENTS_PATH):
-        advice = f"keep yours, and send its id, or who agreed, as consent of POST {VOICES_PATH}"
-        return f"recordings of consents are neither checked nor kept here; {advice}"
+    for path, advice in _ELSEWHERE.items():
+        if f"{http.url.path}/".startswith(f"{path}/"):
+            return f"there is no such path; {advice}"
     parts = [part for part in http.url.path.split("/") if part]
     for start in range(min(len(parts), _MAX_PREFIX)):
         for prefix in ("/v1/", "/"):
@@ -87,6 +102,11 @@ def _right_path(http: Request) -> str:
             if any(route.matches(scope)[0] is not Match.NONE for route in _routes.routes):
                 return f"there is no such path; send it to {quoted(scope['path'])}"
     return f"there is no such path; speech is POST {SPEECH_PATH}, and GET /openapi.json lists all paths"
+
+
+def _right_method(error: HTTPException) -> str:
+    allowed = (error.headers or {}).get("Allow")
+    return f"send {' or '.join(sorted(allowed.split(', ')))}" if allowed else error.detail
 
 
 async def _unexpected_error(http: Request, error: Exception) -> Response:
@@ -160,10 +180,13 @@ _routes.router.routes.append(WebSocketRoute(SPEECH_STREAM_PATH, SpeechSockets())
 _routes.router.routes.append(WebSocketRoute(NARI_STREAM_PATH, NariSockets()))
 
 
-@_routes.api_route(SPEECH_STREAM_PATH, methods=READ)
-@_routes.api_route(NARI_STREAM_PATH, methods=READ)
+@_routes.api_route(SPEECH_STREAM_PATH, methods=[*READ, "POST"])
+@_routes.api_route(NARI_STREAM_PATH, methods=[*READ, "POST"])
 async def _speech_stream(http: Request) -> Response:
-    raise ApiError(426, f"{http.url.path} is a WebSocket: connect with ws:// or wss://", code="upgrade_required")
+    message = (
+        f"{http.url.path} is a WebSocket: connect with ws:// or wss://; a whole text is sent to POST {SPEECH_PATH}"
+    )
+    raise ApiError(426, message, code="upgrade_required")
 
 
 async def _receive(http: Request, holding: contextlib.ExitStack, media_type: str = JSON) -> Body:
