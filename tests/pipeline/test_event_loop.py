@@ -114,6 +114,7 @@ def json_bombs(size: int) -> Iterator[tuple[str, bytes]]:
     yield "spaces", b'{"input":' + b" " * size + b'"a"}'
     yield "reference", b'{"input":"a","ref_text":"a","ref_audio":"' + b"A" * size + b'"}'
     yield "escaped reference", b'{"input":"a","ref_text":"a","ref_audio":"' + b"\\/" * (size // 2) + b'"}'
+    yield "percent-encoded reference", b'{"input":"a","ref_text":"a","ref_audio":"' + b"%41" * (size // 3) + b'"}'
     yield "reference with controls", b'{"input":"a","ref_text":"a","ref_audio":"' + b"\\n" * (size // 2) + b'"}'
 
 

@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -36,9 +37,17 @@ def refusal(data: bytes) -> str:
 
 
 KINDS = [("WAV", "PCM_16"), ("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III")]
+OTHERS = [
+    ("WAV", "FLOAT"),
+    ("RF64", "PCM_16"),
+    ("AIFF", "PCM_24"),
+    ("AIFF", "FLOAT"),
+    ("CAF", "PCM_16"),
+    ("CAF", "FLOAT"),
+]
 
 
-@pytest.mark.parametrize(("kind", "subtype"), [*KINDS, ("WAV", "FLOAT")])
+@pytest.mark.parametrize(("kind", "subtype"), [*KINDS, *OTHERS])
 def test_usual_files_are_decoded(kind: str, subtype: str):
     samples = np.frombuffer(reference.decode_audio(file(sine(2), kind=kind, subtype=subtype)), "<f4")
     assert len(samples) == pytest.approx(2 * FAMILY.sample_rate, abs=2500)
@@ -107,6 +116,8 @@ RECORDINGS = {
     "mkv": ("matroska", "flac"),
     "Apple Lossless": ("ipod", "alac"),
     "aac": ("adts", "aac"),
+    "aiff": ("aiff", "pcm_s16be"),
+    "caf": ("caf", "alac"),
 }
 
 
@@ -192,6 +203,8 @@ def test_what_decodes_is_ended_when_its_time_is_over():
         (b"OggS" + bytes(5000), "cannot be decoded"),
         (b"RIFF" + struct.pack("<I", 4096) + b"AVI " + bytes(4092), "not a supported audio file"),
         (b"\0\0\0\x18ftypM4A " + bytes(5000), "cannot be decoded"),
+        (b"FORM\0\0\x10\0" + b"8SVX" + bytes(5000), "cannot be decoded"),
+        (b"#!AMR\n" + bytes(5000), "not a supported audio file; send wav, flac, mp3"),
         (b"\x1aE\xdf\xa3" + bytes(5000), "cannot be decoded"),
         (b"\xff\xf1" + bytes(5000), "no audio track"),
         (file(np.zeros(2 * FAMILY.sample_rate)), "silent"),
@@ -220,7 +233,8 @@ def test_a_flac_that_claims_hours_is_refused_before_it_is_decoded():
 def test_base64_comes_bare_or_as_a_data_uri():
     data = file(sine(1))
     text = base64.b64encode(data).decode()
-    for sent in (text, f"data:audio/wav;base64,{text}", f" DATA:audio/x-wav;codecs=1; BASE64 ,{text}"):
+    video = f"data:video/webm;codecs=vp8,opus;base64,{text}"
+    for sent in (text, f"data:audio/wav;base64,{text}", f" DATA:audio/x-wav;codecs=1; BASE64 ,{text}", video):
         assert not reference.is_url(sent)
         assert reference.decode_base64(sent) == data
 
@@ -234,9 +248,20 @@ def test_base64_comes_bare_or_as_a_data_uri():
         lambda text: "data:audio/wav;base64, " + text,
         lambda text: text.replace("+", "-").replace("/", "_"),
         lambda text: text.rstrip("="),
+        lambda text: "data:audio/wav;base64," + quote(lines_of_76(text), safe=""),
+        lambda text: "".join(f"%{ord(each):02x}" for each in text),
         lambda text: "\n".join(text[:-4]) + text[-4:-1] + "\n" + text[-1] + "\n",
     ],
-    ids=["final newline", "lines", "space", "for URLs", "without padding", "a character a line"],
+    ids=[
+        "final newline",
+        "lines",
+        "space",
+        "for URLs",
+        "without padding",
+        "escaped",
+        "all escaped",
+        "a character a line",
+    ],
 )
 def test_base64_that_has_one_meaning_is_accepted(form: Callable[[str], str], size: int):
     data = np.random.default_rng(size).bytes(size)
@@ -253,6 +278,8 @@ def lines_of_76(text: str) -> str:
         ("not base64!", 400, "neither base64"),
         ("QUI=QUJD", 400, "neither base64"),
         ("päck", 400, "neither base64"),
+        ("QUJD%2", 400, "neither base64"),
+        ("QUJD%C3%A4", 400, "neither base64"),
         ("QUJDQ", 400, "neither base64"),
         ("data:audio/wav,abc", 400, "not base64"),
         ("A" * (24 * 2**20), 413, "larger than 16 MB"),

@@ -25,7 +25,7 @@ _TOLERANCE = 0.25
 """Seconds by which a track may be shorter than the file says: encoders count their delay differently."""
 _DECODERS = (
     "aac,ac3,alac,eac3,flac,libopus,libvorbis,mp2,mp2float,mp3,mp3float,opus,vorbis,"
-    "pcm_f32le,pcm_s16be,pcm_s16le,pcm_s24be,pcm_s24le,pcm_s32le"
+    "pcm_f32be,pcm_f32le,pcm_s16be,pcm_s16le,pcm_s24be,pcm_s24le,pcm_s32be,pcm_s32le"
 )
 _OPTIONS = {"codec_whitelist": _DECODERS, "protocol_whitelist": "none"}
 """Pictures are not decoded to find out what they are, and nothing but the input is opened."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
+from urllib.parse import unquote_to_bytes
 
 import httpx
 import numpy as np
@@ -31,18 +32,21 @@ MAX_PEAK = 32_768
 """Of a sample, by full scale: floating-point files may exceed 1, and some have 16-bit numbers."""
 FETCH_SECONDS = 10.0
 """Time limit for the whole response of a URL."""
-_PIECE = 2**20
+_PIECE = 2**16
 """Characters of base64 that are decoded at once: a call of C code holds the event loop from any thread."""
 _MAX_CHUNKS = 64
 """Of a WAV file, before its samples."""
 
-_DATA_URI = re.compile(r"\s{0,9}data:(?:[^,]{0,200};\s{0,9}base64\s{0,9},)?", re.IGNORECASE)
+# Browsers name the codecs of a recording with commas: data:video/webm;codecs=vp8,opus;base64,...
+_DATA_URI = re.compile(r"\s{0,9}data:(?:[^\n]{0,200}?;\s{0,9}base64\s{0,9},)?", re.IGNORECASE)
 _URL = re.compile(r"\s{0,9}([A-Za-z][A-Za-z0-9+.-]{0,30}://|file:)", re.IGNORECASE)
 _MAX_URL = 8192
 """Characters."""
 _STANDARD_ALPHABET, _WHITE_SPACE = bytes.maketrans(b"-_", b"+/"), b" \t\r\n\f\v"
-FORMATS = "wav, flac, mp3, ogg (vorbis, opus), m4a, mp4, webm or aac (ADTS)"
+FORMATS = "wav, flac, mp3, ogg (vorbis, opus), m4a, mp4, webm, aac (ADTS), aiff or caf"
 """What is accepted, in words."""
+_DEMUXERS = {b"\x1aE\xdf\xa3": "matroska", b"caff": "caf", b"FORM": "aiff", b"RF64": "wav"}
+"""FFmpeg's names of containers, by how their files begin."""
 
 
 def is_url(ref_audio: str) -> bool:
@@ -94,7 +98,8 @@ def file_too_large() -> ApiError:
 def decode_base64(ref_audio: str) -> bytes:
     """Decodes a data: URI or plain base64 to the bytes of the file. Raises 400 or 413.
 
-    White space is ignored, the alphabet may be that of URLs, and padding may be absent: all have one meaning.
+    White space is ignored, characters may be escaped (`%2B`), the alphabet may be that of URLs, and padding may be
+    absent: all have one meaning.
     """
     prefix = _DATA_URI.match(ref_audio)
     if prefix is not None and not prefix[0].endswith(","):
@@ -114,8 +119,13 @@ def decode_base64(ref_audio: str) -> bytes:
 def _quads(text: str, start: int) -> Iterator[bytes]:
     """Yields base64 from `start` in pieces of whole groups of four, in the standard alphabet and padded."""
     rest = b""
-    for piece in range(start, len(text), _PIECE):
-        rest += text[piece : piece + _PIECE].encode("ascii").translate(_STANDARD_ALPHABET, _WHITE_SPACE)
+    while start < len(text):
+        stop = start + _PIECE
+        # An escape has three characters.
+        if stop < len(text) and (escape := text.rfind("%", stop - 2, stop)) > 0:
+            stop = escape
+        rest += unquote_to_bytes(text[start:stop]).translate(_STANDARD_ALPHABET, _WHITE_SPACE)
+        start = stop
         whole = max(len(rest) - 4, 0) // 4 * 4  # The last group may end with padding.
         if b"=" in rest[:whole]:
             raise ValueError("padding before the end")
@@ -153,8 +163,8 @@ def _demuxer(data: bytes) -> str | None:
         return None
     if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
         return "mov"
-    if data[:4] == b"\x1aE\xdf\xa3":
-        return "matroska"
+    if (found := next((name for begin, name in _DEMUXERS.items() if data.startswith(begin)), None)) is not None:
+        return found
     start = _end_of_tag(data)
     if len(data) > start + 1 and data[start] == 0xFF and data[start + 1] & 0xE0 == 0xE0:
         # Layer 0 is that of ADTS.
