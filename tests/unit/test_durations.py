@@ -25,6 +25,9 @@ SENTENCE = "The old teacher found two heavy bags near the river."
         ("Well, I don't know; go!", Counts(letter=16, word=5, pause=2)),
         ("On 21 May", Counts(letter=5, word=2, digit=2)),
         ("NATO x=y", Counts(symbol=7)),
+        ("schöne Grüße", Counts(letter=11, word=2)),
+        ("scho\u0308ne Gru\u0308ße", Counts(letter=11, word=2)),
+        ("H" + 9 * "\u0301" + "i", Counts(letter=2, word=1)),
         ("今天很好", Counts(ideograph=4)),
     ],
 )

@@ -77,7 +77,9 @@ class Counts(Struct, frozen=True):
 
 
 def counts_of(text: str) -> Counts:
-    """Returns what a text consists of."""
+    """Returns what a text consists of. Marks that combine with letters, as macOS writes those of ü, take no time."""
+    if not text.isascii():
+        text = "".join(filter(_takes_time, unicodedata.normalize("NFC", text)))
     letters = words = digits = symbols = ideographs = 0
     for token in text.split():
         core = token.strip(_MARKS)
@@ -91,6 +93,10 @@ def counts_of(text: str) -> Counts:
     # A closing mark is a pause that nobody hears.
     pauses = len(_PAUSE.findall(text.strip().rstrip(_MARKS)))
     return Counts(letters, words, pauses, digits, symbols, ideographs)
+
+
+def _takes_time(character: str) -> bool:
+    return not unicodedata.category(character).startswith("M")
 
 
 def bounds(text: str, durations: Durations, voice: str | None = None) -> Bounds:
