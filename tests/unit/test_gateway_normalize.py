@@ -10,6 +10,7 @@ from support.spoken_forms import SPOKEN
 from syrinx_stages.normalization.languages import languages
 from syrinx_stages.normalization.lexicon import StreamedRespeller, respell
 from syrinx_stages.normalization.normalize import normalize
+from syrinx_stages.normalization.streamed import normalize_streamed
 
 ALL = tuple(languages())
 LATIN = ("english", "german", "french", "spanish", "italian", "portuguese")
@@ -25,6 +26,14 @@ def test_what_is_written_is_spoken_as_a_reader_would(language, written, spoken):
 )
 def test_what_is_not_recognized_stays(text):
     assert normalize(text, ["english"]) == text
+
+
+def test_quotation_marks_become_those_of_a_keyboard():
+    """Programs and language models write the others, which voices may never have seen."""
+    written = "“Don’t go”, she said. „Das ist ‚so‘“, sagte er. « Oui »."
+    spoken = '"Don\'t go", she said. "Das ist \'so\'", sagte er. " Oui ".'
+    assert normalize(written, ["english"]) == normalize_streamed(written, ["english"]) == spoken
+    assert normalize(written, []) == normalize_streamed(written, []) == written
 
 
 def test_the_language_is_the_one_that_the_text_is_in():

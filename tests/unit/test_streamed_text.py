@@ -11,7 +11,7 @@ from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.model.tokenizer import Tokenizer
 from syrinx_stages.normalization.languages import languages
 from syrinx_stages.normalization.lexicon import respell
-from syrinx_stages.normalization.normalize import normalize
+from syrinx_stages.normalization.normalize import normalize, with_typed_quotes
 from syrinx_stages.normalization.streamed import normalize_streamed
 
 TOKENIZER: Tokenizer = IMPLEMENTATION.load_tokenizer("bundled")
@@ -73,13 +73,13 @@ def test_words_without_numbers_are_tokens_as_soon_as_without_normalization(langu
     text = ""
     for character in PLAIN[language]:
         text += character
-        plain.feed(character)
+        plain.feed(with_typed_quotes(character))
         normalized.feed(character)
         word = "" if character.isspace() else text.split()[-1]
         if set(word).isdisjoint(".-:") and word[:1] not in (*"(\u201c\u201e",):
             assert list(normalized.ids) == list(plain.ids), text
     normalized.end()
-    assert normalized.assistant == TOKENIZER.assistant(text)
+    assert normalized.assistant == TOKENIZER.assistant(with_typed_quotes(text))
 
 
 LEXICON = {

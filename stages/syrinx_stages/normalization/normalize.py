@@ -25,6 +25,7 @@ _DAY = r"(?:[01]?\d|2[0-3])"
 _MIN_PHONE_DIGITS = 7
 HALF_OF_DAY = r"[ap]\.?m\b"
 """After a time, in any case."""
+_TYPED_QUOTES = str.maketrans(dict.fromkeys("‘’‚‛‹›", "'") | dict.fromkeys("“”„‟«»", '"'))
 _COMPARISONS = "=<>≈±"
 """Symbols that may stand between a word and a number."""
 
@@ -37,7 +38,12 @@ def normalize(text: str, names: Sequence[str]) -> str:
     Without languages, or in one that is not supported, nothing is changed.
     """
     name = detect(text, names)
-    return text if name not in languages() else _normalizer(name).apply(text)
+    return text if name not in languages() else with_typed_quotes(_normalizer(name).apply(text))
+
+
+def with_typed_quotes(text: str) -> str:
+    """Returns a text of the same length with the quotation marks and apostrophes of a keyboard, which voices know."""
+    return text.translate(_TYPED_QUOTES)
 
 
 def code_of(text: str, names: Sequence[str]) -> str:

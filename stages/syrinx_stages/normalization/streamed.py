@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from syrinx_stages.normalization.boundaries import MAX_PIECE, boundaries
 from syrinx_stages.normalization.languages import detect, languages
-from syrinx_stages.normalization.normalize import normalize
+from syrinx_stages.normalization.normalize import normalize, with_typed_quotes
 
 _WINDOW = 2 * MAX_PIECE
 """Characters that decide where a piece ends, at most."""
@@ -97,7 +97,7 @@ class StreamedNormalizer:
         spoken = text
         if self._boundaries is not None and text and not self._boundaries.is_plain(text):
             spoken = self._normalized(text).rstrip() if spaces else self._normalized(text)
-        self._append(text, spoken)
+        self._append(text, spoken if self._boundaries is None else with_typed_quotes(spoken))
         self._append(spaces, spaces)
         self._pending = self._pending[len(piece) :]
 
