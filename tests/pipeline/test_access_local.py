@@ -43,6 +43,13 @@ def say(state: Path, output: Path, **variables: str) -> subprocess.CompletedProc
     )
 
 
+def test_up_says_what_a_command_needs_to_call_it(up: tuple[Up, str]) -> None:
+    running, _ = up
+    running.wait_for("logs: ")
+    assert "speak: SYRINX_API_KEY=KEY " in running.text
+    assert "\n       for a private CA, set SSL_CERT_FILE to the file of its certificate\n" in running.text
+
+
 def test_say_calls_a_pipeline_with_tls_and_keys(up: tuple[Up, str], authority: Authority, tmp_path: Path) -> None:
     running, key = up
     output, trusted = tmp_path / "speech.wav", str(authority.ca_file)

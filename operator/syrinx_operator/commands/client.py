@@ -10,6 +10,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import msgspec
 
+PRIVATE_CA = "for a private CA, set SSL_CERT_FILE to the file of its certificate"
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 120.0
 """Maximum time between two chunks of a response."""
@@ -79,9 +80,8 @@ class SpeechClient:
         except TimeoutError as error:
             raise SpeechError("timeout", f"timeout at {self._url} ({type(error).__name__})") from None
         except aiohttp.ClientConnectorCertificateError as error:
-            advice = "for a private CA, set SSL_CERT_FILE to the file of its certificate"
             reason = error.certificate_error
-            raise SpeechError("connection", f"cannot verify {self._url}: {reason}; {advice}") from None
+            raise SpeechError("connection", f"cannot verify {self._url}: {reason}; {PRIVATE_CA}") from None
         except aiohttp.ClientConnectorError as error:
             raise SpeechError("connection", f"cannot connect to {self._url}: {error}") from None
         except aiohttp.ClientError as error:

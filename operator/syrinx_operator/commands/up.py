@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 
+from syrinx_operator.commands.client import PRIVATE_CA
 from syrinx_operator.local.console import JsonView, PipelineView
 from syrinx_operator.local.events import Event
 from syrinx_operator.local.pipeline import LocalPipeline
@@ -47,6 +48,8 @@ async def up(
                 view.note(f"ready at {local.gateway_url}   (Ctrl-C stops)", style="bold green")
                 key = "SYRINX_API_KEY=KEY " if has_keys else ""
                 view.note(f'speak: {key}{program} say "The farmer opened the garden gate." -o speech.wav')
+                if local.gateway_url.startswith("https:"):
+                    view.note(f"       {PRIVATE_CA}")
                 view.note(f"logs:  {slot.directory}")
                 # Both run until a signal cancels them.
                 if tuner is not None:
