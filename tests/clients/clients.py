@@ -38,6 +38,7 @@ def clients() -> list[Client]:
         Client(
             "vllm-omni, example clients of Qwen3-TTS",
             "vllm_omni",
+            # Of later versions PyPI has no source distribution, which has the examples.
             Python("vllm-omni", None, source="vllm-omni==0.20.0"),
         ),
         Client(
