@@ -142,8 +142,8 @@ def test_a_replayed_request_has_the_state_of_its_previous_owner(checkpoint: Chec
         codes += frame
         if count in (1, 2, REPLAY_FRAMES, REPLAY_FRAMES + 1, REPLAY_FRAMES + 2):
             owner, successor = engine._rows[request.id], engine._prefill(engine.prepare(request, codes, None))
-            assert owner.next_input is not None and successor.next_input is not None
-            assert torch.equal(successor.next_input, owner.next_input), count
+            assert owner.last_frame is not None and successor.last_frame is not None
+            assert torch.equal(successor.last_frame, owner.last_frame), count
             assert torch.equal(successor.hidden, owner.hidden), count
             assert torch.equal(successor.seen, owner.seen) and successor.frames == owner.frames == count
             for old, new in zip(owner.cache._layers, successor.cache._layers, strict=True):
