@@ -153,7 +153,7 @@ async def test_a_request_whose_scores_are_not_finite_ends_alone() -> None:
         def launch(ids):
             if "bad" in ids and talker.engine._rows["bad"].frames == 3:
                 with torch.inference_mode():
-                    talker.engine._rows["bad"].next_input.fill_(torch.nan)
+                    talker.engine._rows["bad"].last_frame.fill_(torch.nan)
             return real(ids)
 
         talker.engine.launch = launch
