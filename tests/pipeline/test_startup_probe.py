@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,7 +18,7 @@ from support.cluster_plan import pipeline, planned, pod_template
 from support.process import StageProcess
 from support.waiting import DEADLINE
 from syrinx_operator.cluster.objects.names import COLOCATED, OWN
-from syrinx_stages.connector.server import RedisServer, free_port
+from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.stages import WORKERS, Stage
 
 
@@ -53,6 +56,14 @@ class Probe:
         self._process.communicate()
 
 
+def probed(process: StageProcess, file: Path) -> Path:
+    """Waits for a process that chose its port; returns its start configuration with it, as a pod's has it."""
+    port = urlsplit(process.started().line["admin_url"]).port
+    named = file.with_suffix(".probed.json")
+    named.write_text(json.dumps(json.loads(file.read_text()) | {"admin_port": port}))
+    return named
+
+
 def hurried(words: list[str]) -> list[str]:
     """Returns the command without patience: with 0 in place of its seconds."""
     module = words.index("-m") + 1
@@ -60,30 +71,27 @@ def hurried(words: list[str]) -> list[str]:
 
 
 def test_the_probe_of_a_gateway_waits_for_the_other_stages(tmp_path: Path, redis: RedisServer) -> None:
-    files = {stage: tmp_path / f"{stage}.json" for stage in Stage}
     with contextlib.ExitStack() as running:
 
-        def start(stage: Stage) -> StageProcess:
-            process = StageProcess(stage, tmp_path, redis, admin_port=free_port(), host="")
-            return running.enter_context(process)
+        def start(stage: Stage) -> Path:
+            process = running.enter_context(StageProcess(stage, tmp_path, redis, host=""))
+            return probed(process, tmp_path / f"{stage}.json")
 
         gateway = start(Stage.GATEWAY)
-        probe = running.enter_context(Probe(command(Stage.GATEWAY, files[Stage.GATEWAY])))
-        gateway.started()
+        probe = running.enter_context(Probe(command(Stage.GATEWAY, gateway)))
         # It waits for them without a limit, as long as it answers.
-        unlimited = running.enter_context(Probe(hurried(command(Stage.GATEWAY, files[Stage.GATEWAY]))))
+        unlimited = running.enter_context(Probe(hurried(command(Stage.GATEWAY, gateway))))
         for stage in WORKERS:
-            start(stage)
-            with Probe(command(stage, files[stage])) as other:
+            with Probe(command(stage, start(stage))) as other:
                 assert other.result() == (0, "")
         assert probe.result() == unlimited.result() == (0, "")
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_the_probe_of_a_stage_that_does_not_answer_fails(tmp_path: Path, redis: RedisServer, stage: Stage) -> None:
-    with StageProcess(stage, tmp_path, redis, admin_port=free_port()) as process:
-        process.process.kill()
-        with Probe(hurried(command(stage, tmp_path / f"{stage}.json"))) as probe:
+def test_the_probe_of_a_gateway_that_does_not_answer_fails(tmp_path: Path, redis: RedisServer) -> None:
+    with StageProcess("gateway", tmp_path, redis) as gateway:
+        file = probed(gateway, tmp_path / "gateway.json")
+        gateway.process.send_signal(signal.SIGSTOP)
+        with Probe(hurried(command(Stage.GATEWAY, file))) as probe:
             assert probe.result() == (1, "not ready after 0 s: no answer\n")
 
 
@@ -91,21 +99,18 @@ def test_a_probe_that_fails_says_what_the_stage_waits_for(tmp_path: Path, redis:
     fifo = tmp_path / "model"
     fifo.mkdir()
     os.mkfifo(fifo / "config.json")
-    with (
-        StageProcess("talker", tmp_path, redis, admin_port=free_port(), model=str(fifo)).started(),
-        Probe(hurried(command(Stage.TALKER, tmp_path / "talker.json"))) as probe,
-    ):
-        assert probe.result() == (1, "not ready after 0 s: loading the model\n")
+    with StageProcess("talker", tmp_path, redis, model=str(fifo)) as talker:
+        file = probed(talker, tmp_path / "talker.json")
+        with Probe(hurried(command(Stage.TALKER, file))) as probe:
+            assert probe.result() == (1, "not ready after 0 s: loading the model\n")
 
 
 def test_the_probe_of_a_pod_with_two_stages_waits_for_both(tmp_path: Path, redis: RedisServer) -> None:
-    files = [tmp_path / f"{stage}.json" for stage in WORKERS]
-    words = command(Stage.TALKER, *files, topology="Colocated")
-    assert words[-2:] == [*map(str, files)]
-    with (
-        StageProcess("talker", tmp_path, redis, admin_port=free_port()).started().ready(),
-        StageProcess("codec", tmp_path, redis, admin_port=free_port()) as codec,
-    ):
-        codec.process.kill()
+    with StageProcess("talker", tmp_path, redis) as talker, StageProcess("codec", tmp_path, redis) as codec:
+        files = [probed(talker, tmp_path / "talker.json"), probed(codec, tmp_path / "codec.json")]
+        words = command(Stage.TALKER, *files, topology="Colocated")
+        assert words[-2:] == [*map(str, files)]
+        talker.ready()
+        codec.process.send_signal(signal.SIGSTOP)
         with Probe(hurried(words)) as probe:
             assert probe.result() == (1, "not ready after 0 s: no answer\n")

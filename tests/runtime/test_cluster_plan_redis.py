@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -192,10 +193,15 @@ def test_the_probes_use_the_client_of_the_image(tmp_path, name):
 
 
 def test_the_startup_probe_waits_for_the_server(tmp_path):
-    port = free_port()
-    probe = start("startupProbe", port, PASSWORD)
-    with running(tmp_path, port):
-        assert ended(probe) == 0
+    with socket.socket() as held:
+        # Until Redis listens, nothing does, and no other process gets the port.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        probe = start("startupProbe", port, PASSWORD)
+        with running(tmp_path, port) as used:
+            assert used == port
+            assert ended(probe) == 0
 
 
 def start(probe, port, password, folder=None):
