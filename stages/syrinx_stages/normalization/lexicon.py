@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from syrinx_stages.normalization.growing import Growing
+
 _WIDE = "\u2e80"
 """The first character of the scripts of Chinese, Japanese and Korean, which do not separate words."""
 _WINDOW = 4096
@@ -49,33 +51,17 @@ def respell(text: str, lexicon: Mapping[str, str]) -> Respelled:
     return Respelled("".join(pieces), respeller.changes)
 
 
-class StreamedRespeller:
-    """A growing text with the replacements of `respell`, as far as no further text can change it."""
+class StreamedRespeller(Growing):
+    """A growing text with the replacements of `respell`."""
 
     def __init__(self, lexicon: Mapping[str, str]) -> None:
+        super().__init__()
         self.changes: list[Change] = []
         self._words = _compile(tuple(lexicon.items())) if lexicon else None
         self._before = ""
         """The character before `_pending`."""
-        self._pending = ""
-        self._consumed = 0
-        """Characters before `_pending`."""
         self._length = 0
         """Of the new text."""
-
-    @property
-    def characters(self) -> int:
-        """Characters of the text so far, as it is written."""
-        return self._consumed + len(self._pending)
-
-    def feed(self, piece: str) -> str:
-        """Adds text. Returns what follows of the new text."""
-        self._pending += piece
-        return self._take(ended=False)
-
-    def end(self) -> str:
-        """Ends the text. Returns the rest of the new text."""
-        return self._take(ended=True)
 
     def written_end(self, position: int) -> int:
         """Returns how many characters of the written text the first ones of the new text come from."""
@@ -102,8 +88,7 @@ class StreamedRespeller:
     def _move(self, written: str, new: str) -> str:
         """Moves the beginning of the pending text to the new one, and returns what it becomes."""
         self._before = written[-1:] or self._before
-        self._pending = self._pending[len(written) :]
-        self._consumed += len(written)
+        self._consume(len(written))
         self._length += len(new)
         return new
 

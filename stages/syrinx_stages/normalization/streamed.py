@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from syrinx_stages.normalization.boundaries import MAX_PIECE, boundaries
+from syrinx_stages.normalization.growing import Growing
 from syrinx_stages.normalization.languages import detect, languages
 from syrinx_stages.normalization.normalize import normalize, with_typed_quotes
 
@@ -28,8 +29,8 @@ class _Span(Struct, frozen=True):
     is_changed: bool
 
 
-class StreamedNormalizer:
-    """The spoken form of a growing text, as far as no further text can change it.
+class StreamedNormalizer(Growing):
+    """The spoken form of a growing text.
 
     Text is divided where no rule reads across, see `boundaries`. A piece is normalized with the words before it as
     context, which themselves stay.
@@ -37,30 +38,14 @@ class StreamedNormalizer:
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         """names: the languages, in one of which the text is, as in `normalize`. Without them, nothing is changed."""
+        super().__init__()
         self.languages = tuple(names)
         self._boundaries = boundaries(self.languages) if set(names) & set(languages()) else None
         self.spoken = ""
         """The text so far, as it is spoken."""
-        self._pending = ""
         self._heard = ""
         """The last `_DETECTED` characters before `_pending`."""
         self._spans: list[_Span] = []
-        self._consumed = 0
-        """Characters before `_pending`."""
-
-    @property
-    def characters(self) -> int:
-        """Characters of the text so far, as it is written."""
-        return self._consumed + len(self._pending)
-
-    def feed(self, piece: str) -> str:
-        """Adds text. Returns what follows of the spoken text."""
-        self._pending += piece
-        return self._take(ended=False)
-
-    def end(self) -> str:
-        """Ends the text. Returns the rest of the spoken text."""
-        return self._take(ended=True)
 
     def written_end(self, position: int) -> int:
         """Returns how many characters of the written text the first ones of the spoken text come from.
@@ -99,7 +84,6 @@ class StreamedNormalizer:
             spoken = self._normalized(text).rstrip() if spaces else self._normalized(text)
         self._append(text, spoken if self._boundaries is None else with_typed_quotes(spoken))
         self._append(spaces, spaces)
-        self._pending = self._pending[len(piece) :]
 
     def _normalized(self, piece: str) -> str:
         """Returns a piece as it is spoken after the text before it."""
@@ -115,7 +99,8 @@ class StreamedNormalizer:
         if not written:
             return
         is_changed, last = written != spoken, self._spans[-1] if self._spans else None
-        start, self._consumed = self._consumed, self._consumed + len(written)
+        start = self._consumed
+        self._consume(len(written))
         if last is not None and not (is_changed or last.is_changed):
             self._spans[-1] = _Span(last.spoken_start, last.start, self._consumed, False)
         else:
