@@ -21,12 +21,12 @@ BEGINNING = "The old teacher "
 
 
 def streamed(name: str, **fields: object) -> SpeechRequest:
-    defaults = {"text": BEGINNING, "streams_text": True, "non_streaming_text": False, "is_divided": False}
+    defaults = {"text": BEGINNING, "streams_text": True, "non_streaming_text": False}
     return request(name, **{**defaults, **fields})
 
 
 def whole(name: str, text: str = TEXT) -> SpeechRequest:
-    return request(name, text, non_streaming_text=False, is_divided=False)
+    return request(name, text, non_streaming_text=False)
 
 
 class Writer:
@@ -98,7 +98,7 @@ async def test_numbers_are_normalized_however_they_are_cut() -> None:
     async with pipeline() as stages:
         expected = await synthesize(stages.connector(), whole("a", WORDS))
         assert (await synthesize(stages.connector(), whole("a", NUMBERS))).pcm != expected.pcm
-        item = request("a", NUMBERS, non_streaming_text=False, is_divided=False, **ENGLISH)
+        item = request("a", NUMBERS, non_streaming_text=False, **ENGLISH)
         assert (await synthesize(stages.connector(), item)).pcm == expected.pcm, "a text that has ended"
         for pieces in ([NUMBERS[9:]], list(NUMBERS[9:]), cuts(NUMBERS[9:], chance)):
             received = await speak(stages, "a", pieces, chance, text=NUMBERS[:9], **ENGLISH)
@@ -110,8 +110,6 @@ async def test_a_lexicon_respells_words_however_they_are_cut() -> None:
     respelled = whole("a", TEXT.replace("found", "lost").replace("bags", "boxes"))
     async with pipeline() as stages:
         expected = await synthesize(stages.connector(), respelled)
-        item = request("a", TEXT, non_streaming_text=False, is_divided=False, lexicon=lexicon)
-        assert (await synthesize(stages.connector(), item)).pcm == expected.pcm, "a text that has ended"
         for pieces in (list(TEXT[len(BEGINNING) :]), cuts(TEXT[len(BEGINNING) :], chance)):
             received = await speak(stages, "a", pieces, chance, lexicon=lexicon)
             assert (received.pcm, received.end) == (expected.pcm, expected.end)

@@ -25,7 +25,10 @@ class PlainSubmission:
 
     def storage_full(self) -> str | None: ...
 
-    def text_frames(self) -> float | None: ...
+    def text_frames(self, segment: Segment | None) -> float | None: ...
+
+    def pause_after(self, segment: Segment) -> float:
+        return segment.pause
 
     def refusal(self, message: str) -> ApiError:
         return internal_error(message)

@@ -23,7 +23,7 @@ from syrinx_stages.gateway.speech.listener import Listener
 from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.outcomes import OutcomeTracker, StreamOutcome, StreamOutcomes
 from syrinx_stages.gateway.speech.speech import Chunk, SpeechStream
-from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.settings import LiveSettings, SettingsUpdate
 from syrinx_stages.runtime.telemetry.metrics import Metrics
@@ -213,7 +213,7 @@ async def test_a_silent_stream_is_counted_when_its_objective_has_passed() -> Non
 
 async def test_a_stream_is_not_late_while_its_client_writes_the_first_words() -> None:
     outcomes, _, _ = counting(ttfa_seconds={TaskType.BASE: 0.05})
-    text = LiveText(StreamedText(IMPLEMENTATION.load_tokenizer("bundled")), needs_end=False)
+    text = LiveText(BASE, Reading(), IMPLEMENTATION.load_tokenizer("bundled"))
     text.feed("The old")
     accepted = monotonic()
     tracker = outcomes.open(BASE, accepted, text)

@@ -1,18 +1,24 @@
 """Text on its way to the talker survives a Redis that loses it."""
 
 import asyncio
+import itertools
+import math
 from collections.abc import Sequence
 
 from syrinx_stages.connector.base import Behind, ConnectorError, Gone, StreamEntry
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position
-from syrinx_stages.contract.messages import Text, TextEnd
+from syrinx_stages.contract.messages import Segment, SpeechRequest, TaskType, Text, TextEnd
 from syrinx_stages.families import IMPLEMENTATION
 from syrinx_stages.gateway.speech import live_text
 from syrinx_stages.gateway.speech.live_text import LiveText
-from syrinx_stages.model.streamed_text import StreamedText
-from syrinx_stages.normalization.durations import Durations
+from syrinx_stages.normalization.reading import Reading
 
 TOKENIZER = IMPLEMENTATION.load_tokenizer("bundled")
+
+
+def live(**fields: object) -> LiveText:
+    request = SpeechRequest(**{"id": "a", "accepted_at": 0.0, "text": "", "task_type": TaskType.BASE, **fields})
+    return LiveText(request, Reading(single_sentences=True), TOKENIZER)
 
 
 class Stream:
@@ -51,7 +57,7 @@ async def settle() -> None:
 
 async def test_what_is_lost_is_written_again(monkeypatch) -> None:
     monkeypatch.setattr(live_text, "RETRY_SECONDS", 0.0)
-    text, stream = LiveText(StreamedText(TOKENIZER), needs_end=False), Stream()
+    text, stream = live(), Stream()
     text.feed("The old ")
     text.restart(len("The old "))
     writing = asyncio.create_task(text.write("a", stream.append))
@@ -90,38 +96,55 @@ async def test_what_is_lost_is_written_again(monkeypatch) -> None:
 
 
 async def test_a_request_starts_with_a_token_or_the_end() -> None:
-    text = LiveText(StreamedText(TOKENIZER), needs_end=False)
+    text = live()
     waiting = asyncio.create_task(text.wait_startable())
     text.feed("The")
     await settle()
     assert not waiting.done()
     text.feed(" old")
     await settle()
-    assert waiting.done() and text.frames == 0
+    assert waiting.done() and text.frames(None) == 0
     text.feed(" teacher")
-    assert text.frames == 1
-    text = LiveText(StreamedText(TOKENIZER), needs_end=True)
+    assert text.frames(None) == 1
+    text = live(has_reference=True)
     waiting = asyncio.create_task(text.wait_startable())
-    text.feed("The old teacher waited for two days.")
+    text.feed("The old teacher waited for two days. And")
     await settle()
     assert not waiting.done()
-    text.end()
-    await waiting
+    text.feed(" then")
+    await settle()
+    assert waiting.done(), "the first segment is complete"
 
 
 async def test_positions_are_those_of_the_written_text() -> None:
-    tokens = StreamedText(TOKENIZER, ("english",))
-    text, stream = LiveText(tokens, needs_end=False), Stream()
+    text, stream = live(languages=("english",), lexicon={"now": "at present"}), Stream()
     writing = asyncio.create_task(text.write("a", stream.append))
     text.feed("It costs $5.")
-    assert (tokens.spoken, tokens.languages) == ("It costs ", ("english",))
-    text.feed("50 now")
+    text.feed("50 now, or less")
+    assert text.place(0) is None
+    text.feed(".  And now or never")
     text.end()
     await settle()
-    assert stream.text == "It costs $5.50 now"
+    assert stream.text == "It costs $5.50 now, or less.  And now or never"
     assert stream.last == Position(len(stream.text), END_SEQUENCE)
-    assert tokens.spoken == "It costs five dollars and fifty cents now"
-    assert tokens.written_end(len("It costs five")) == len("It costs $5.50")
-    assert tokens.written_end(len("It costs five")) == len("It costs $5.50")
-    assert text.spoken_characters(1000, Durations(), None) == tokens.end_of(1000) == len(stream.text)
+    assert [stream.text[slice(*text.place(number))] for number in range(2)] == [
+        "It costs $5.50 now, or less.", "And now or never"
+    ]  # fmt: skip
+    spoken = {stream.text[: text.spoken_characters(frames, None)] for frames in range(200)}
+    words = "It", " costs", " $5.50", " now,", " or", " less."
+    assert spoken == {"", "It costs $5.50 now", *itertools.accumulate(words)}, "a number and a respelling are one word"
+    second = Segment(1, 0, 0, frames=50)
+    spoken = {stream.text[: text.spoken_characters(frames, second)].partition(".  ")[2] for frames in range(200)}
+    assert spoken == {"", "And", "And now", "And now or", "And now or never"}
     writing.cancel()
+
+
+async def test_text_allows_frames_up_to_the_end_of_the_last_segment_that_it_has() -> None:
+    text, second = live(), Segment(1, 0, 0, frames=50)
+    text.feed("The old teacher waited for a day or two. Then he")
+    assert 0 < text.frames(None) < 40, "the least that the first segment has, as the second one is not complete"
+    text.feed(" went home. Nobody knew")
+    assert text.frames(None) == math.inf
+    assert 50 < text.frames(second) < 70
+    text.end()
+    assert text.frames(second) == math.inf

@@ -96,7 +96,7 @@ def test_a_first_segment_is_released_beyond_its_usual_duration_only_if_it_ends()
 @pytest.mark.parametrize("known", [0, 10, 30])
 def test_the_cut_of_text_that_streams_in_does_not_depend_on_when_its_end_was_known(known: int) -> None:
     take, released = Take(REQUEST, None, streams=True), 0
-    for number in range(BOUNDS.most + 1):
+    for number in range(30 + BOUNDS.expected + 1):
         if number == known:
             take.bound(BOUNDS, frames=30)
         assert take.fault is None

@@ -1,17 +1,20 @@
 """Tokens of text in pieces are those of the whole text, and none is given out before it is final."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syrinx_stages.families import IMPLEMENTATION
-from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.model.streamed_text import StreamedSegments, StreamedText
 from syrinx_stages.model.tokenizer import Tokenizer
 from syrinx_stages.normalization.languages import languages
 from syrinx_stages.normalization.lexicon import respell
 from syrinx_stages.normalization.normalize import normalize, with_typed_quotes
+from syrinx_stages.normalization.plain import in_one_line
+from syrinx_stages.normalization.segments import StreamedDivider
 from syrinx_stages.normalization.streamed import normalize_streamed
 
 TOKENIZER: Tokenizer = IMPLEMENTATION.load_tokenizer("bundled")
@@ -33,11 +36,9 @@ def test_tokens_do_not_depend_on_pieces(pieces: list[str]) -> None:
         assert ids[: len(given_out)] == given_out, "tokens are final"
         given_out = ids
     text = "".join(pieces)
-    assert streamed.characters == len(text)
     streamed.end()
     assert list(streamed.ids)[: len(given_out)] == given_out
     assert streamed.assistant == TOKENIZER.assistant(text)
-    assert streamed.end_of(len(streamed.ids)) == len(text)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,6 @@ def test_the_last_word_waits(text: str, known: str) -> None:
     streamed = StreamedText(TOKENIZER)
     streamed.feed(text)
     assert list(streamed.ids) == TOKENIZER.assistant(known).text
-    assert streamed.end_of(len(streamed.ids)) == len(known)
 
 
 PLAIN = {
@@ -92,26 +92,28 @@ LEXICON = {
 }
 
 
+def segments_of_one(languages: Sequence[str] = ()) -> StreamedSegments:
+    return StreamedSegments(StreamedText(TOKENIZER, languages), StreamedDivider(10_000), LEXICON)
+
+
 @given(
     st.lists(st.sampled_from(["nginx", "NGINX", "new", "York", "$5", ".50", "你好", "NY", " ", "  ", "\n", ".", "a"])),
     st.randoms(use_true_random=False),
 )
 def test_a_lexicon_is_applied_before_numbers_however_the_text_is_cut(words: list[str], chance: random.Random) -> None:
     text, names = "".join(words), ["english"]
-    expected = TOKENIZER.assistant(normalize_streamed(respell(text, LEXICON).text, names))
-    streamed, at, given_out = StreamedText(TOKENIZER, names, LEXICON), 0, list[int]()
+    expected = TOKENIZER.assistant(normalize_streamed(in_one_line(respell(text, LEXICON).text), names))
+    streamed, at, given_out = segments_of_one(names), 0, list[int]()
     while at < len(text):
         size = chance.choice((1, 2, 3, 7))
         streamed.feed(text[at : at + size])
         at += size
-        ids = list(streamed.ids)
+        ids = list(streamed.first.ids)
         assert ids[: len(given_out)] == given_out, "tokens are final"
         given_out = ids
     assert streamed.characters == len(text)
     streamed.end()
-    assert streamed.assistant == expected
-    ends = [streamed.end_of(count) for count in range(len(streamed.ids) + 1)]
-    assert ends == sorted(ends) and ends[-1] == len(text)
+    assert streamed.first.assistant == expected
 
 
 @pytest.mark.parametrize(
@@ -119,9 +121,9 @@ def test_a_lexicon_is_applied_before_numbers_however_the_text_is_cut(words: list
     [("The old man", "The old"), ("The new", "The"), ("The new y", "The"), ("The new m", "The new"), ("The yo", "The")],
 )
 def test_only_what_may_begin_an_entry_waits(text: str, known: str) -> None:
-    streamed = StreamedText(TOKENIZER, (), LEXICON)
+    streamed = segments_of_one()
     streamed.feed(text)
-    assert list(streamed.ids) == TOKENIZER.assistant(known).text
+    assert list(streamed.first.ids) == TOKENIZER.assistant(known).text
 
 
 def test_tokens_of_numbers_are_those_of_their_words() -> None:
@@ -130,11 +132,6 @@ def test_tokens_of_numbers_are_those_of_their_words() -> None:
         streamed = StreamedText(TOKENIZER, ["english"])
         for start in range(0, len(text), size):
             streamed.feed(text[start : start + size])
-        assert streamed.characters == len(text)
         streamed.end()
         assert streamed.spoken == normalize(text, ["english"])
         assert streamed.assistant == TOKENIZER.assistant(streamed.spoken)
-        ends = [streamed.end_of(count) for count in range(len(streamed.ids) + 1)]
-        assert ends == sorted(ends)
-        assert (ends[0], ends[-1]) == (0, len(text))
-        assert len("It") in ends and len("It costs $5.50") in ends and len("It costs $5.") not in ends

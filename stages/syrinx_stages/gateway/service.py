@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
@@ -48,7 +48,6 @@ from syrinx_stages.gateway.voices.catalog import Catalog
 from syrinx_stages.gateway.voices.kept_voices import Cloned, KeptVoices
 from syrinx_stages.gateway.voices.shared_voices import load_voices
 from syrinx_stages.gateway.voices.voices import KeptVoice, encode_embedding
-from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.normalization.normalize import load_languages
 from syrinx_stages.runtime.http.listening import is_loopback
 from syrinx_stages.runtime.settings import LiveSettings
@@ -239,12 +238,9 @@ class GatewayService:
         except (httpx.HTTPError, TimeoutError) as error:
             raise bad_request(reference.FIELD, f"cannot be fetched: {str(error) or type(error).__name__}") from None
 
-    def open_text(self, languages: Sequence[str], lexicon: Mapping[str, str], needs_end: bool) -> LiveText:
-        """Returns the text of a request that may be spoken while it arrives.
-
-        languages, lexicon: see `SpeechRequest`. needs_end: see `LiveText`.
-        """
-        return LiveText(StreamedText(self._tokenizer, languages, lexicon), needs_end)
+    def open_text(self, request: SpeechRequest) -> LiveText:
+        """Returns the text of a request that is spoken while it arrives. request: see `LiveText`."""
+        return LiveText(request, self.checkpoint.reading, self._tokenizer)
 
     def input_tokens(self, request: SpeechRequest) -> int:
         """Number of text tokens in the request's texts. A long one is counted in pieces: tokenizers hold the GIL."""
@@ -297,7 +293,7 @@ class GatewayService:
                 submission.close(keep_seconds)
         finally:
             listener.record_outcome()
-            if text is not None and request.streams_text:
+            if text is not None:
                 self.outcomes.count_text(text.text)
 
     async def attach(self, request_id: str, token: str) -> tuple[Queued, LiveText] | None:
@@ -310,10 +306,8 @@ class GatewayService:
             raise unavailable(UNREACHABLE, UNREACHABLE_SECONDS) from None
         queued, entries = found
         request = queued.request
-        text = self.open_text(request.languages, request.lexicon, needs_end=False)
+        text = self.open_text(request)
         await asyncio.to_thread(text.restore, request.text, entries)
-        if not request.streams_text and not text.ended:
-            text.end()
         return queued, text
 
     async def _admit(self, request: SpeechRequest, voice: Cloned | None, listener: Listener, gateway: str) -> Queued:

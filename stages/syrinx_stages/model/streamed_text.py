@@ -1,10 +1,12 @@
-"""Respells, normalizes and tokenizes text that arrives in pieces. The tokens do not depend on how the text was cut."""
+"""Respells, divides, normalizes and tokenizes text that arrives in pieces. Nothing depends on how the text was cut."""
 
 import unicodedata
 from collections.abc import Mapping, Sequence
 
 from syrinx_stages.model.tokenizer import AssistantIds, Tokenizer, WordIds
-from syrinx_stages.normalization.lexicon import StreamedRespeller
+from syrinx_stages.normalization.lexicon import Respelled, StreamedRespeller
+from syrinx_stages.normalization.plain import in_one_line
+from syrinx_stages.normalization.segments import Divided, StreamedDivider
 from syrinx_stages.normalization.streamed import StreamedNormalizer
 
 LONG_WORD = 64
@@ -13,47 +15,73 @@ GROWTH = 1.25
 """...when it is this much longer: examining it takes milliseconds."""
 
 
+class StreamedSegments:
+    """The segments of a growing text: the first one token by token, all others once they are complete.
+
+    Positions of segments are characters of the respelled text.
+    """
+
+    def __init__(self, first: "StreamedText", divider: StreamedDivider, lexicon: Mapping[str, str] = {}) -> None:
+        """first: becomes that of the first segment. lexicon: see `SpeechRequest`."""
+        self.first = first
+        self.ended = False
+        """The text is complete."""
+        self._respeller = StreamedRespeller(lexicon)
+        self._divider = divider
+
+    @property
+    def characters(self) -> int:
+        """Characters of the text so far, as it is written."""
+        return self._respeller.characters
+
+    @property
+    def complete(self) -> Sequence[Divided]:
+        """The segments that no further text can change, as they are written."""
+        return self._divider.segments
+
+    @property
+    def respelled(self) -> Respelled:
+        """The text so far, as far as no further text can change it."""
+        return Respelled(self._divider.text, self._respeller.changes)
+
+    def feed(self, piece: str) -> None:
+        """Adds text. Raises ValueError for text with lone surrogates in the first segment, once its word ends."""
+        self._add(self._divider.feed(self._respeller.feed(piece)))
+
+    def end(self) -> None:
+        """Ends the text."""
+        self.ended = True
+        self._add(self._divider.feed(self._respeller.end()) + self._divider.end())
+
+    def _add(self, piece: str) -> None:
+        # The model speaks sentences, without a pause at a line break.
+        self.first.feed(in_one_line(piece))
+        if not self.first.ended and (self.ended or self.complete):
+            self.first.end()
+
+
 class StreamedText:
     """The tokens of a growing text in its template, as far as no further text can change them.
 
     The pattern of the tokenizer matches from left to right, so the end of a text can change only its last match: a
     word continues, and a run of white space is divided differently before a word than at the end.
-
-    Only this class knows the respelled and the normalized text: all characters that it takes and returns are those of
-    the written one.
     """
 
-    def __init__(self, tokenizer: Tokenizer, languages: Sequence[str] = (), lexicon: Mapping[str, str] = {}) -> None:
-        """languages, lexicon: see `SpeechRequest`."""
-        self.lexicon = dict(lexicon)
+    def __init__(self, tokenizer: Tokenizer, languages: Sequence[str] = ()) -> None:
+        """languages: see `SpeechRequest`."""
         self._tokenizer = tokenizer
-        self._respeller = StreamedRespeller(lexicon)
         self._normalizer = StreamedNormalizer(languages)
         self._pending = tokenizer.TEMPLATE
         self._ids: list[int] = []
         """Tokens of the template and of the text."""
-        self._starts: list[int] = []
-        """For each of them: its start, in characters of the template and the normalized text."""
-        self._consumed = 0
-        """Characters before `_pending`."""
         self._examined = 0
         """Characters of `_pending` in which no word ends."""
         self.ended = False
         """The text is complete."""
 
     @property
-    def languages(self) -> tuple[str, ...]:
-        """In one of which the text is normalized."""
-        return self._normalizer.languages
-
-    @property
-    def characters(self) -> int:
-        """Characters of the text so far, including those without tokens yet."""
-        return self._respeller.characters
-
-    @property
     def spoken(self) -> str:
-        """The respelled and normalized text, as far as no further text can change it."""
+        """The normalized text, as far as no further text can change it."""
         return self._normalizer.spoken
 
     @property
@@ -68,7 +96,7 @@ class StreamedText:
 
     def feed(self, piece: str) -> None:
         """Adds text. Raises ValueError for text with lone surrogates, once its word ends."""
-        self._add(self._normalizer.feed(self._respeller.feed(piece)))
+        self._add(self._normalizer.feed(piece))
 
     def _add(self, piece: str) -> None:
         if not piece:
@@ -80,19 +108,9 @@ class StreamedText:
 
     def end(self) -> None:
         """Ends the text: the rest of it gets its tokens."""
-        self._pending += self._normalizer.feed(self._respeller.end()) + self._normalizer.end()
+        self._pending += self._normalizer.end()
         self._take(final=True)
         self.ended = True
-
-    def end_of(self, tokens: int) -> int:
-        """Returns how many characters of the text its first tokens have."""
-        following = len(self._ids) - len(self.ids) + tokens
-        end = self._starts[following] if following < len(self._starts) else self._consumed
-        return self.written_end(max(0, end - len(self._tokenizer.TEMPLATE)))
-
-    def written_end(self, position: int) -> int:
-        """Returns how many characters of the text the first ones of `spoken` come from."""
-        return self._respeller.written_end(self._normalizer.written_end(position))
 
     def _take(self, final: bool) -> None:
         found = self._tokenizer.encode_words(self._pending)
@@ -100,8 +118,7 @@ class StreamedText:
         if count:
             cut = len(self._pending) if final else found.starts[count]
             self._ids += found.ids[:count]
-            self._starts += [self._consumed + start for start in found.starts[:count]]
-            self._pending, self._consumed = self._pending[cut:], self._consumed + cut
+            self._pending = self._pending[cut:]
         self._examined = len(self._pending)
 
 

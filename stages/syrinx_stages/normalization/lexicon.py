@@ -63,10 +63,6 @@ class StreamedRespeller(Growing):
         self._length = 0
         """Of the new text."""
 
-    def written_end(self, position: int) -> int:
-        """Returns how many characters of the written text the first ones of the new text come from."""
-        return _former(self.changes, position)
-
     def _take(self, ended: bool) -> str:
         if self._words is None:
             return self._move(self._pending, self._pending)

@@ -1,16 +1,19 @@
 """Divides a text into segments, which are spoken one after the other. Pure.
 
-A segment has whole sentences, so that the model speaks it evenly and it begins and ends in silence.
+A segment has whole sentences, so that the model speaks it evenly and it begins and ends in silence. `divide` chooses
+the last good end within a size, and `StreamedDivider`, whose text is spoken while it arrives, the first one.
 """
 
 import heapq
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, structs
 from sentencex import segment
 
+from syrinx_stages.normalization.growing import Growing
+from syrinx_stages.normalization.normalize import code_of
 from syrinx_stages.normalization.plain import begins_item, has_words, with_usual_spaces, without_marks
 from syrinx_stages.normalization.sentences import CLAUSE_END, ends_in_abbreviation
 
@@ -24,11 +27,18 @@ PARAGRAPH_SECONDS, SENTENCE_SECONDS, CLAUSE_SECONDS = 0.7, 0.4, 0.2
 
 _LOOK_AHEAD = 40
 """Characters after a segment that tell whether its last period ends a sentence."""
+_NEXT_WORD = re.compile(rf"\s*+(?:[{_WIDE}-\U0010ffff]|[^\s{_WIDE}-\U0010ffff]++)\s*+\S")
+"""What of these `StreamedDivider` waits for, at most: the next word, and that it has ended."""
+_DETECTED = 400
+"""Characters up to there by which it detects the language."""
 _WRAPPED_LINE = 50
 """A line of so many characters that ends within a sentence goes on in the next one."""
 
 _ITEM = re.compile(r"(?<!\S)(\d{1,3})[.)](?= \S)")
 _PARAGRAPH = re.compile(r"\n(?=\s*\S)")
+_MAX_MARKS = 8
+"""Characters of the end of a clause that are looked at."""
+_PARAGRAPH_AFTER = re.compile(r"\s*\n\s*\S")
 _LINE = re.compile(r"\n(?=.)", re.DOTALL)
 _CLAUSE = re.compile(CLAUSE_END, re.DOTALL)
 _SPACE = re.compile(r"\s(?=\S)")
@@ -60,12 +70,10 @@ def divide(
     items = _items(text)
     while start < len(text):
         end, pause = _next_end(text, start, size, single_sentences, language, items)
-        spoken = without_marks(text[start:end])
-        if has_words(spoken):
+        if (piece := _piece(text, start, end, pause)) is not None:
             if found is not None:
                 yield found
-            first = end - len(text[start:end].lstrip())
-            found = Divided(spoken, first, end, pause)
+            found = piece
         elif found is not None:
             found = structs.replace(found, end=end, pause=max(found.pause, pause))
         start = end
@@ -73,28 +81,125 @@ def divide(
         yield structs.replace(found, pause=0.0)
 
 
+class StreamedDivider(Growing):
+    """Divides a growing text. What becomes of it is the text of the first segment, as it is written.
+
+    A segment ends with the first sentence that makes it a third of the size long, else with a clause, else between
+    words, the closer to the size the more readily. Whether it ends somewhere depends on the text up to there and on
+    the next word.
+    """
+
+    def __init__(self, size: int, *, single_sentences: bool = False, languages: Sequence[str] = ("english",)) -> None:
+        """languages: in one of which the text is. The others: see `divide`."""
+        super().__init__()
+        self.segments: list[Divided] = []
+        """Those that are complete."""
+        self.text = ""
+        """All text so far."""
+        self._size, self._languages = size, languages
+        self._least = 1 if single_sentences else max(1, size // 3)
+        """Size from which on a segment may end with a sentence."""
+        self._returned = 0
+        """Characters of the first segment."""
+        self._start = self._end = 0
+        """The segment that is not complete, up to where it may end."""
+        self._length = 0
+        """Its size."""
+
+    def _take(self, ended: bool) -> str:
+        self.text += with_usual_spaces(self._pending)
+        self._consume(len(self._pending))
+        while self._end < len(self.text):
+            known = self._known(ended)
+            if known is None:
+                break
+            if (pause := self._pause(known)) is not None:
+                self._close(pause)
+            self._length += _size_of(self.text[self._end])
+            self._end += 1
+        if ended:
+            self._close(0.0)
+        end = self.segments[0].end if self.segments else self._end
+        start, self._returned = self._returned, end
+        return self.text[start:end]
+
+    def _known(self, ended: bool) -> int | None:
+        """Returns up to where the text decides whether the segment ends here; None if that depends on further text."""
+        end = self._end
+        if self._length < self._least or not self._may_end_sentence():
+            return end + 1
+        if (found := _NEXT_WORD.match(self.text, end, end + _LOOK_AHEAD)) is not None:
+            return found.end()
+        is_known = ended or len(self.text) >= end + _LOOK_AHEAD
+        return min(len(self.text), end + _LOOK_AHEAD) if is_known else None
+
+    def _may_end_sentence(self) -> bool:
+        """Returns whether a sentence, a line or an item of a list may end here."""
+        before, after = self.text[self._end - 1 : self._end], self.text[self._end]
+        if before.isspace():
+            return before == "\n" or after.isdecimal()
+        return (after == "\n" or not before.isalnum()) and (after.isspace() or before >= _WIDE)
+
+    def _pause(self, known: int) -> float | None:
+        """Returns the pause after the segment if it ends here; None if it goes on. known: see `_known`."""
+        text, start, end = self.text, self._start, self._end
+        if self._length >= self._least and self._may_end_sentence():
+            so_far = text[:known]
+            code = code_of(so_far[-_DETECTED:], self._languages)
+            items = _items(so_far, text.rfind("\n", 0, end) + 1, least=1)
+            if end in _sentence_ends(so_far, start, end, code, items):
+                return _sentence_pause(so_far, end)
+        if 3 * self._length >= 2 * self._size and end in _ends(_CLAUSE, text, max(start, end - _MAX_MARKS), end):
+            return CLAUSE_SECONDS
+        if 6 * self._length >= 5 * self._size and end in _ends(_SPACE, text, end - 1, end):
+            return 0.0
+        return 0.0 if self._length >= self._size and not _is_within_character(text, end) else None
+
+    def _close(self, pause: float) -> None:
+        """Ends the segment here. What has neither letters nor digits is left out, after the first one."""
+        if (piece := _piece(self.text, self._start, self._end, pause)) is not None:
+            self.segments.append(piece)
+        self._start, self._length = self._end, 0
+
+
+def _piece(text: str, start: int, end: int, pause: float) -> Divided | None:
+    """Returns a part of a text as a segment; None if there is nothing to say in it."""
+    spoken = without_marks(text[start:end])
+    return Divided(spoken, end - len(text[start:end].lstrip()), end, pause) if has_words(spoken) else None
+
+
+def _size_of(character: str) -> int:
+    return _LONG_SIZE if character >= _WIDE or character.isdecimal() else 1
+
+
 def _limit(text: str, start: int, size: int) -> int:
     """Returns the end of the longest text from `start` on that has at most a size."""
     for index in range(start, len(text)):
-        size -= _LONG_SIZE if text[index] >= _WIDE or text[index].isdecimal() else 1
+        size -= _size_of(text[index])
         if size < 0:
             return max(index, start + 1)
     return len(text)
 
 
-def _items(text: str) -> dict[int, int]:
-    """Returns where the numbers of lists are that are written in one line, "1. Milk 2. Bread", by their ends."""
+def _items(text: str, start: int = 0, least: int = 2) -> dict[int, int]:
+    """Returns where the numbers of lists are that are written in one line, "1. Milk 2. Bread", by their ends.
+
+    least: items of a list.
+    """
     found: dict[int, int] = {}
     before: list[re.Match[str]] = []
-    for item in _ITEM.finditer(text):
+    for item in _ITEM.finditer(text, start):
         if before and "\n" in text[before[-1].end() : item.start()]:
             before = []
         number, preceding = int(item[1]), text[max(0, item.start() - 2) : item.start()].rstrip(" ")[-1:]
         if before and number == len(before) + 1:
             before.append(item)
-            found |= {each.end(): each.start() for each in before[-2:]}
         elif number == 1 and preceding in "\n.:;!?":
             before = [item]
+        else:
+            continue
+        if len(before) >= least:
+            found |= {each.end(): each.start() for each in before[-least:]}
     return found
 
 
@@ -119,7 +224,7 @@ def _next_end(
 
 
 def _sentence_pause(text: str, end: int) -> float:
-    ends_paragraph = text[end - 1] == "\n" or _PARAGRAPH.match(text, end) is not None
+    ends_paragraph = text[end - 1] == "\n" or _PARAGRAPH_AFTER.match(text, end) is not None
     return PARAGRAPH_SECONDS if ends_paragraph else SENTENCE_SECONDS
 
 

@@ -145,9 +145,6 @@ def schedule(
         # What Row's properties say, written out: calls would be half of the time.
         ready = row.produced + row.in_flight
         frames = ready + row.withheld
-        if row.is_opening:
-            demands.append(1.0)
-            continue
         if frames >= row.text_frames:
             # It is neither due nor late, and its place is kept: the text may come at any time.
             demands.append(1.0)
@@ -155,6 +152,9 @@ def schedule(
                 abandoned.append(row.id)
             else:
                 wake_at = min(wake_at, timeout_at + 0.001)
+            continue
+        if row.is_opening:
+            demands.append(1.0)
             continue
         if not row.live:
             due.append((row.underrun_at(), row.in_flight, row.accepted_at, row.id))

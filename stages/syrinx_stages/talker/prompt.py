@@ -25,9 +25,8 @@ from syrinx_stages.model.config import CODE_GROUPS, CheckpointError, ModelConfig
 from syrinx_stages.model.describe import TASK_TYPES, languages, supports_instructions
 from syrinx_stages.model.streamed_text import StreamedText
 from syrinx_stages.model.talker import Talker
-from syrinx_stages.model.tokenizer import AssistantIds, Tokenizer
+from syrinx_stages.model.tokenizer import Tokenizer
 from syrinx_stages.normalization.normalize import load_languages
-from syrinx_stages.normalization.reading import as_spoken
 from syrinx_stages.runtime.errors import RequestError
 from syrinx_stages.talker.inputs import NO_CODE, EmbeddedPrompt, Prompt
 
@@ -123,7 +122,7 @@ class Prompter:
 
     def open_text(self, request: SpeechRequest) -> StreamedText:
         """See `TalkerEngine.open_text`."""
-        return StreamedText(self._prompts.tokenizer, request.languages, request.lexicon)
+        return StreamedText(self._prompts.tokenizer, request.languages)
 
     def text_tokens(self, tokens: Sequence[int], ended: bool) -> Sequence[int]:
         """Returns further tokens of a text as `Prompt.texts` has them: with the text's end."""
@@ -196,7 +195,7 @@ class PromptBuilder:
         Raises RequestError naming the request field that the checkpoint does not support.
         """
         self._check_task(request, voice)
-        ids = self._whole(request) if streamed is None else streamed.assistant
+        ids = self.tokenizer.assistant(request.text) if streamed is None else streamed.assistant
         if not ids.text:
             raise RequestError("text: is empty", "input")
         start = [*self._instructions(request), *self._cached_start(tuple(ids.role), request.language, request.voice)]
@@ -206,9 +205,6 @@ class PromptBuilder:
             return self._continue_reference(request, voice, ids.text, start)._replace(voice=embedding)
         body, texts = self._body(request, self.text_tokens(ids.text, streamed is None or streamed.ended))
         return Prompt(_inputs((*start, *body)), texts, self._pad, embedding)
-
-    def _whole(self, request: SpeechRequest) -> AssistantIds:
-        return self.tokenizer.assistant(as_spoken(request.text, request))
 
     def _body(self, request: SpeechRequest, text: Sequence[int]) -> tuple[list[Input], Sequence[int]]:
         """Returns the inputs after the start, and the tokens after them. text: with its end, if it has ended."""

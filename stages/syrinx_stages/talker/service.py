@@ -23,6 +23,7 @@ from syrinx_stages.contract.messages import (
 )
 from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.contract.stages import Stage
+from syrinx_stages.model.streamed_text import StreamedSegments
 from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import RequestError
@@ -118,15 +119,17 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self.journal.restore(claim, entries)
             delivered = await self.connector.last_position(request.id, StreamKind.PLAYBACK)
         reference = await self.connector.reference(request.id) if request.has_reference else None
-        text = await self._read_text(request, len(written.frames)) if request.streams_text else None
-        bounds = functools.partial(self._reading.bounds, request)
-        pieces = self._reading.segments(request, written.position.start)
-        speech = Speech(request, pieces, bounds, written.position)
+        text = await self._read_text(request, written) if request.streams_text else None
+        bounds, at = functools.partial(self._reading.bounds, request), written.position
+        pieces = self._reading.segments(request, at.start) if text is None else text.segments(at.number)
+        speech = Speech(request, pieces, bounds, at)
         row = new_row(claim, speech, text, reference, written, delivered or STREAM_START)
-        prepared = await self._prepare_thread.run(self._prepare, row, written.frames)
+        prepared = None
+        if not row.is_opening:
+            prepared = await self._prepare_thread.run(self._prepare, row, written.frames)
         if not self.owns(claim):
             return
-        if prepared is None:
+        if prepared is None and not row.is_opening:
             self._end(row, speech.end())
             return
         row.prompt = prepared
@@ -134,22 +137,24 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self.reader.subscribe(row.id, StreamKind.PLAYBACK, delivered or STREAM_START)
         if text is not None:
             self.reader.subscribe(row.id, StreamKind.TEXT, text.position)
-        if prepared.reference is not None and not written.has_reference:
+        if prepared is None:
+            self._proceed(row)
+        elif prepared.reference is not None and not written.has_reference:
             self.publisher.put([self.output(claim, REFERENCE_POSITION, prepared.reference)])
         self.traces.begin(request.id, "prefill")
         self.wake.set()
 
-    async def _read_text(self, request: SpeechRequest, frames: int) -> RowText:
+    async def _read_text(self, request: SpeechRequest, written: Written) -> RowText:
         """Returns the text so far. Raises ConnectorError if that of the existing frames is missing.
 
         The gateway writes it again after Redis has lost it; then an owner can continue.
         """
-        tokens = self.engine.open_text(request)
+        read = StreamedSegments(self.engine.open_text(request), self._reading.divider(request), request.lexicon)
         events = await self.connector.history(request.id, StreamKind.TEXT)
-        text = RowText(tokens, self.engine.text_lookahead)
-        await self._prepare_thread.run(_read_text, text, request.text, events)
-        if text.frames < frames:
-            raise ConnectorError(f"the text of {frames} frames is missing")
+        text = RowText(request, read, self.engine.text_lookahead)
+        await self._prepare_thread.run(_read_text, text, events)
+        if not text.covers(written.position.number, len(written.frames)):
+            raise ConnectorError(f"the text of {written.total} frames is missing")
         text.set_given()
         return text
 
@@ -159,12 +164,12 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         if (take := row.speech.begin()) is None:
             return None
         take.replay(frames)
-        streamed = () if row.text is None else (row.text.tokens,)
+        streamed = (row.text.tokens,) if row.text is not None and row.speech.is_open else ()
         prepared = self.engine.prepare(take.request, b"".join(frames), row.reference, *streamed)
-        if row.text is not None:
-            row.text.max_frames = prepared.max_frames
-            self._bound(row)
         row.segment = None if frames else row.speech.segment
+        if row.text is not None and row.speech.is_open:
+            row.text.max_frames = prepared.max_frames
+            self._complete(row)
         if prepared.voice is not None and take.request.encodes_reference:
             row.reference = encode(prepared.voice)
             row.speech.use_prepared_voice()
@@ -172,12 +177,20 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         self.metrics[m.PREPARE_SECONDS].labels(take.request.task_type).observe(time.monotonic() - start)
         return prepared
 
-    def _bound(self, row: Stream) -> None:
-        """Sets the bounds of text that streams in, once it is complete. A frame for each token comes before."""
-        if row.text is not None and row.text.tokens.ended and row.take.request.checks:
-            found = self._reading.bounds(row.take.request, row.text.written)
-            tokens = len(row.text.tokens.ids)
-            row.take.bound(structs.replace(found, most=max(found.most, tokens + found.expected)), tokens)
+    def _complete(self, row: Stream) -> None:
+        """Completes the first segment of a text that streams in, once its end is known."""
+        if row.text is not None and row.text.tokens.ended and row.speech.is_open:
+            tokens = row.text.tokens
+            row.speech.complete(row.text.first, self._reading.bounds(row.claim.request, tokens.spoken), len(tokens.ids))
+
+    def _proceed(self, row: Stream) -> None:
+        """Closes a take that has ended, and goes on with the next one. Waits while the text for either is missing."""
+        if row.ended is not None and not row.lacks_text:
+            self._close_take(row, row.ended)
+        if row.lacks_text:
+            row.text_frames = row.frames
+        else:
+            self._tasks.spawn(self._go_on(row))
 
     async def _go_on(self, row: Stream) -> None:
         """Prepares the next take of a row and queues it for prefill, or ends the request."""
@@ -227,15 +240,18 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             return
         if isinstance(event.entry, End):
             self.fail(row.claim, RequestError(event.entry.message))
-        if row.resident or row.prompt is not None:
-            self._bound(row)
+        row.last_text_at = monotonic()
+        self._complete(row)
+        if row.is_opening and row.prompt is None and row.waits_for_text and not row.lacks_text:
+            row.add_text(math.inf, row.last_text_at)
+            self._proceed(row)
         self.wake.set()
 
     def _extensions(self, now: float) -> list[Extension]:
         """Returns the text that has arrived for resident rows. Their next frames are due with it."""
         found = []
         for row in self.rows.values():
-            if row.text is None or not row.resident or (new := row.text.take()) is None:
+            if row.text is None or not row.resident or row.speech.number or (new := row.text.take()) is None:
                 continue
             row.add_text(row.text.given_frames, now)
             found.append(Extension(row, *new))
@@ -396,7 +412,9 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             if end.reason is EndReason.ERROR:
                 self._end(row, end)
             else:
-                self._close_take(row, end.reason)
+                row.ended, row.is_opening, row.in_flight = end.reason, True, 0
+                self.release(row)
+                self._proceed(row)
         # An exponential moving average over about ten steps.
         mean, seconds = self._step_seconds, completed.seconds
         self._step_seconds = seconds if mean == math.inf else mean + (seconds - mean) / 10
@@ -412,8 +430,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         row.withheld = len(row.take.frames)
 
     def _close_take(self, row: Stream, reason: EndReason) -> None:
-        """Publishes what the end of a take releases, and goes on with the next one."""
-        take = row.take
+        """Publishes what the end of a take releases."""
+        take, row.ended = row.take, None
         closed = row.speech.close(reason)
         if take.fault is not None:
             self._report_fault(row, take, closed is None)
@@ -423,9 +441,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             self._add(row, closed.frames)
             if row.held:
                 self.publisher.put([self._entry(row)])
-        row.is_opening, row.in_flight, row.withheld = True, 0, 0
-        self.release(row)
-        self._tasks.spawn(self._go_on(row))
+        row.withheld = row.expected = 0
 
     def _report_fault(self, row: Stream, take: Take, is_retried: bool) -> None:
         assert take.fault is not None
@@ -475,8 +491,8 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
                 self._empty_steps = -self.engine.depth
 
 
-def _read_text(text: RowText, beginning: str, events: Sequence[StreamEntry]) -> None:
-    """Adds a request's beginning and what its text stream has."""
-    text.begin(beginning)
+def _read_text(text: RowText, events: Sequence[StreamEntry]) -> None:
+    """Adds what a request and its text stream have."""
+    text.begin()
     for event in events:
         text.add(event)

@@ -24,6 +24,8 @@ _SEEDS = 1 << 63
 
 BEGINNING = Segment(0, 0, 0)
 """The position of a request of which nothing is spoken."""
+OPEN = Divided("", 0, 0)
+"""The first segment of a text that streams in, while it arrives."""
 
 
 class Fault(StrEnum):
@@ -72,7 +74,8 @@ class Take:
 
         These are not withheld, so that it makes no difference when its end was known.
         """
-        self.bounds, self._usual = bounds, max(bounds.usual, frames)
+        most = max(bounds.most, frames + bounds.expected)
+        self.bounds, self._usual = structs.replace(bounds, most=most), max(bounds.usual, frames)
 
     def add(self, frame: bytes) -> list[bytes]:
         """Adds a frame ([16] int16, little-endian). Returns those that are released. With a `fault` it is over."""
@@ -154,14 +157,31 @@ class Speech:
         self._piece: Divided | None = None
         self._dropped: list[Take] = []
         """Attempts at this segment with a fault."""
-        self._is_limited = False
+        self.is_limited = False
+        """The client's limit ends the request."""
+
+    @property
+    def number(self) -> int:
+        """The number of the open segment, or of the next one."""
+        return self._position.number
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the text of the open take still arrives."""
+        return self._piece is OPEN
+
+    def complete(self, piece: Divided, bounds: Bounds, tokens: int) -> None:
+        """Completes the open segment, whose text has so many tokens."""
+        self._piece = piece
+        if self._request.checks and self.take is not None:
+            self.take.bound(bounds, tokens)
 
     def begin(self) -> Take | None:
         """Opens the next take: another attempt, or the first one at the next segment. Returns None if all is said."""
         if not self._dropped:
-            self._piece = None if self._is_limited else next(self._pieces, None)
-            self._is_limited = self._is_limited or (self._piece is not None and self._left <= 0)
-        self.take = None if self._piece is None or self._is_limited else self._open(self._piece, len(self._dropped))
+            self._piece = None if self.is_limited else next(self._pieces, None)
+            self.is_limited = self.is_limited or (self._piece is not None and self._left <= 0)
+        self.take = None if self._piece is None or self.is_limited else self._open(self._piece, len(self._dropped))
         return self.take
 
     def use_prepared_voice(self) -> None:
@@ -176,13 +196,12 @@ class Speech:
 
     def _open(self, piece: Divided, attempt: int) -> Take:
         request, number = self._request, self._position.number
-        bounds = self._bounds(piece.text) if request.checks and not request.streams_text else None
+        bounds = self._bounds(piece.text) if request.checks and piece is not OPEN else None
         limit = min(request.max_frames, self._left, math.inf if bounds is None else bounds.most + 1)
         own = structs.replace(
             request,
             id=f"{request.id}/{number}.{attempt}" if number or attempt else request.id,
             text=piece.text,
-            languages=() if request.is_divided else request.languages,
             seed=take_seed(request.seed, number, attempt),
             max_frames=int(limit),
         )
@@ -200,7 +219,7 @@ class Speech:
         take = self.take
         assert take is not None
         if reason is EndReason.LENGTH and take.length >= self._left:
-            self._is_limited = True
+            self.is_limited = True
         else:
             take.end(reason)
         if take.streams:
@@ -226,7 +245,7 @@ class Speech:
         """Returns the end of the request after its last segment, without a checksum."""
         at = self._position
         reason = EndReason.INCOMPLETE if at.incomplete else EndReason.STOP
-        return End(EndReason.LENGTH if self._is_limited else reason, retries=at.retries, incomplete=at.incomplete)
+        return End(EndReason.LENGTH if self.is_limited else reason, retries=at.retries, incomplete=at.incomplete)
 
 
 def take_seed(seed: int, segment: int, attempt: int) -> int:

@@ -11,7 +11,7 @@ from syrinx_stages.connector.base import Claim, StreamEntry
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import split_frames
 from syrinx_stages.contract.keys import Position
-from syrinx_stages.contract.messages import Codes, Reference, Segment
+from syrinx_stages.contract.messages import Codes, EndReason, Reference, Segment
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.talker.holding import Holder
 from syrinx_stages.talker.prompt import Prepared
@@ -37,6 +37,8 @@ class Stream(Holder, kw_only=True):
     """The segment of the open take, until its first entry names it."""
     prompt: Prepared | None = None
     """Of the open take, while it waits for prefill."""
+    ended: EndReason | None = None
+    """Why the open take has ended, until it is closed."""
     resident: str = ""
     """The id of the take that the engine has."""
     is_new: bool = True
@@ -49,6 +51,11 @@ class Stream(Holder, kw_only=True):
         """The attempt that is being generated."""
         assert self.speech.take is not None
         return self.speech.take
+
+    @property
+    def lacks_text(self) -> bool:
+        """Whether the open segment, or else the next one, is not complete."""
+        return self.text is not None and not self.speech.is_limited and not self.text.has(self.speech.number)
 
 
 class Opening(NamedTuple):
@@ -119,6 +126,9 @@ def new_row(
         text=text,
         reference=reference,
         checksum=written.checksum,
+        # Segments of text that streams in are opened when they have arrived.
+        is_new=not (is_between := text is not None and speech.number > 0),
+        is_opening=is_between,
         text_frames=math.inf if text is None else text.given_frames,
         last_text_at=now,
     )

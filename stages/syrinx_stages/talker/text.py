@@ -1,57 +1,81 @@
 """The text of a request that arrives while it is spoken: what has arrived, and what the engine has of it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from syrinx_stages.connector.base import ConnectorError, StreamEntry
 from syrinx_stages.contract.keys import STREAM_CREATED
-from syrinx_stages.contract.messages import Text, TextEnd
-from syrinx_stages.model.streamed_text import StreamedText
+from syrinx_stages.contract.messages import SpeechRequest, Text, TextEnd
+from syrinx_stages.model.streamed_text import StreamedSegments
+from syrinx_stages.normalization.reading import as_spoken
+from syrinx_stages.normalization.segments import Divided
+from syrinx_stages.talker.speech import OPEN
 
 _UNLIMITED = 1 << 30
 
 
 class RowText:
-    """The text of one request. The prompt has its first token, and every frame is followed by the next one."""
+    """The text of one request. The prompt of its first segment has the first token, and every frame is followed by the
+    next one. Other segments are spoken once they are complete."""
 
-    def __init__(self, tokens: StreamedText, lookahead: int) -> None:
-        """lookahead: see `TalkerEngine.text_lookahead`."""
-        self.tokens = tokens
+    def __init__(self, request: SpeechRequest, text: StreamedSegments, lookahead: int) -> None:
+        """text: empty. lookahead: see `TalkerEngine.text_lookahead`."""
+        self.tokens = text.first
+        """Those of the first segment."""
+        self._request = request
+        self._text = text
         self._lookahead = lookahead
         self.position = STREAM_CREATED
         """Of the last entry that was read."""
-        self.written = ""
-        """The text so far, as its client has written it."""
         self.max_frames = _UNLIMITED
-        """With so many frames the request ends, whatever its text."""
+        """With so many frames the first segment ends, whatever its text."""
         self._given = 0
         self._end_given = False
 
-    def begin(self, text: str) -> None:
+    def begin(self) -> None:
         """Adds the text that the request itself has."""
-        self.written = text
-        self.tokens.feed(text)
+        self._text.feed(self._request.text)
 
     def add(self, event: StreamEntry) -> None:
         """Adds an entry of the text stream. Raises ConnectorError if text before it is missing."""
         match event.entry:
             case Text(text):
                 # After a fail-over, an entry may begin with text that was read before.
-                new = event.position.frames - self.tokens.characters
+                new = event.position.frames - self._text.characters
                 if new > len(text):
                     raise ConnectorError(f"{new - len(text)} characters are missing before an entry")
-                piece = text[len(text) - max(new, 0) :]
-                self.written += piece
-                self.tokens.feed(piece)
+                self._text.feed(text[len(text) - max(new, 0) :])
             case TextEnd():
-                if event.position.frames != self.tokens.characters:
+                if event.position.frames != self._text.characters:
                     raise ConnectorError(f"the text ends at character {event.position.frames}, not here")
-                self.tokens.end()
+                self._text.end()
         self.position = max(self.position, event.position)
+
+    def has(self, number: int) -> bool:
+        """Returns whether a segment is complete, or the text is, without such a segment."""
+        return self._text.ended or number < len(self._text.complete)
+
+    def covers(self, number: int, frames: int) -> bool:
+        """Returns whether the text so far has the segments before one, and allows so many frames of this one."""
+        return number <= len(self._text.complete) and (number > 0 or frames <= self.frames)
+
+    @property
+    def first(self) -> Divided:
+        """The first segment, once it is complete."""
+        return self._text.complete[0] if self._text.complete else OPEN
+
+    def segments(self, number: int) -> Iterator[Divided]:
+        """Yields the segments from one on, as they are spoken. Ask for one only if the text `has` it."""
+        if number == 0:
+            yield OPEN
+            number = 1
+        while number < len(self._text.complete):
+            yield as_spoken(self._text.complete[number], self._request)
+            number += 1
 
     @property
     def frames(self) -> float:
-        """Frames that may exist so far."""
+        """Frames of the first segment that may exist so far."""
         return self._frames(len(self.tokens.ids), self.tokens.ended)
 
     @property

@@ -5,7 +5,6 @@ from msgspec import Struct
 from syrinx_stages.gateway.errors import ApiError, bad_request
 from syrinx_stages.gateway.socket.stream_messages import Place, SessionConfig, TextMode
 from syrinx_stages.gateway.speech.texts import MAX_TEXT
-from syrinx_stages.normalization.plain import in_one_line
 from syrinx_stages.normalization.sentences import SentenceSplitter
 
 MAX_UTTERANCE_TEXT = 32_768
@@ -101,8 +100,7 @@ class Session:
         self._characters += len(text)
         self._pieces += 1
         if config.text_mode is TextMode.TOKENS:
-            # What arrives is spoken at once, without a pause at a line break.
-            feed = Feed(in_one_line(text))
+            feed = Feed(text)
             if self._begun:
                 return [feed]
             self._begun = True

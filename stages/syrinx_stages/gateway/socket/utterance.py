@@ -4,7 +4,7 @@ import time
 import uuid
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import structs
 from starlette.requests import HTTPConnection
 
 from syrinx_stages.contract.family import FAMILY
@@ -32,35 +32,14 @@ _RESUMABLE = AudioOptions(AudioFormat.PCM)
 """The audio of utterances that another connection may continue: its samples are those of the model."""
 
 
-class TextOptions(Struct, frozen=True):
-    """What a configuration says about a `LiveText`."""
-
-    languages: tuple[str, ...] = ()
-    """See `SpeechRequest`."""
-    lexicon: dict[str, str] = {}
-    """See `SpeechRequest`."""
-    needs_end: bool = False
-    """See `LiveText`."""
-
-
-async def check_config(service: GatewayService, http: HTTPConnection, config: SessionConfig) -> TextOptions:
-    """Returns the options of a configuration's texts. Raises `ApiError` if no text can be spoken with it."""
+async def check_config(service: GatewayService, http: HTTPConnection, config: SessionConfig) -> SpeechRequest:
+    """Returns how a configuration's texts are read, see `LiveText`. Raises `ApiError` if none can be spoken with it."""
     fields = structs.replace(config.fields, input="Hello.")
     parsed, _ = await service.parse(fields, "check", time.time(), client_key(http))
     if config.request_id is not None and parsed.audio != _RESUMABLE:
         message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate} Hz and speed 1"
         raise bad_request("response_format", message)
-    needs_end = parsed.request.has_reference and not parsed.request.x_vector_only
-    return TextOptions(parsed.request.languages, lexicon_of(config.fields, service.catalog), needs_end)
-
-
-def _as_written(parsed: ParsedRequest, beginning: str, text: LiveText) -> ParsedRequest:
-    """Returns a request whose text is the beginning of `text`, for the talker to respell and normalize.
-
-    The text may go on, and the client is told up to which of its characters it was spoken.
-    """
-    changed = {"text": beginning, "lexicon": text.lexicon, "is_divided": False, "streams_text": not text.ended}
-    return parsed.with_fields(**changed)
+    return structs.replace(parsed.request, lexicon=lexicon_of(config.fields, service.catalog))
 
 
 class Utterance:
@@ -87,9 +66,11 @@ class Utterance:
         self._request: SpeechRequest | None = None
         self._stream: SpeechStream | None = None
         self._spelling: Respelled | None = None
-        """How a text in segments is spelled; None for one that is spoken at once."""
+        """How a whole text is spelled."""
+        self._first_segment: int | None = None
+        """The first one of which this connection has audio."""
         self._segments = 0
-        """Those that the client knows of."""
+        """Those whose places the client knows, with those before the first one."""
         self._started = self._finished = False
         self._bytes = 0
 
@@ -142,10 +123,9 @@ class Utterance:
             with self._service.counting_refusals(live=True):
                 parsed, voice = await self._prepare(span)
             request, audio = parsed.request, parsed.audio
-            self._spelling = parsed.spelling if request.is_divided else None
-            if not request.streams_text:
-                text = None
-            elif text is not None:
+            if text is None:
+                self._spelling = parsed.spelling
+            else:
                 text.restart(len(request.text))
         self._request = request
         async with self._service.open_stream(
@@ -166,7 +146,8 @@ class Utterance:
             fields = structs.replace(fields, lexicon=None)
         parsed, kept = await service.parse(fields, request_id, time.time(), client_key(self._http))
         if isinstance(self.text, LiveText):
-            parsed = _as_written(parsed, text, self.text)
+            # The talker respells and divides it as it arrives.
+            parsed = parsed.with_fields(text=text, lexicon=self.text.request.lexicon, streams_text=True)
         return await service.clone(self._config.fields, traced(parsed, span, service.catalog.model), kept)
 
     async def _send_whole(self, stream: SpeechStream, audio: AudioOptions) -> None:
@@ -180,8 +161,9 @@ class Utterance:
         async for data, chunk in stream.encoded(audio):
             await self._start(audio)
             if chunk is not None:
-                await self._begin(chunk.segment, stream.listener.samples / FAMILY.sample_rate / audio.speed)
+                await self._send_places(stream, audio.speed)
             await self._send_binary(data)
+        await self._send_places(stream, audio.speed)
         stream.listener.complete()
         await self._done(stream.end.reason)
 
@@ -204,13 +186,29 @@ class Utterance:
                 message["offset"] = self._stream.offset
             await self._sender.json(message)
 
-    async def _begin(self, segment: Segment | None, seconds: float) -> None:
-        """Tells the place of a segment in the text, before its first audio: after so many seconds of audio."""
-        if segment is None or self._spelling is None or segment.number < self._segments:
+    async def _send_places(self, stream: SpeechStream, speed: float) -> None:
+        """Sends the place in the text of the segment whose audio comes, unless the client has it.
+
+        That of the first segment of a `LiveText` is sent once its end is known, at the latest before the second one.
+        """
+        if (segment := stream.segment) is None or self._request is None or not self._request.is_divided:
             return
-        self._segments = segment.number + 1
+        if self._first_segment is None:
+            self._first_segment = self._segments = segment.number
+        start_ms = round(1000 * stream.listener.samples / FAMILY.sample_rate / speed)
+        for number in range(self._segments, segment.number + 1):
+            if (place := self._place_of(number, segment)) is None:
+                return
+            self._segments = number + 1
+            begins = 0 if number == self._first_segment else start_ms
+            await self._sender.json(self._place.message("audio.segment", text_range=place, start_ms=begins))
+
+    def _place_of(self, number: int, segment: Segment) -> tuple[int, int] | None:
+        if isinstance(self.text, LiveText):
+            return self.text.place(number)
+        assert self._spelling is not None
         (place,) = self._spelling.places([(segment.start, segment.end)])
-        await self._sender.json(self._place.message("audio.segment", text_range=place, start_ms=round(1000 * seconds)))
+        return place
 
     async def _done(self, reason: str) -> None:
         self._finished = True
@@ -222,7 +220,6 @@ class Utterance:
 
     def _spoken_characters(self, text: LiveText, reason: str, frames: int) -> int:
         """Returns up to which character the text is spoken with the frames that the client has got."""
-        if reason == EndReason.STOP:
+        if reason in (EndReason.STOP, EndReason.INCOMPLETE):
             return len(text.text)
-        voice = None if self._request is None else self._request.voice
-        return text.spoken_characters(frames, self._service.checkpoint.reading.durations, voice)
+        return text.spoken_characters(frames, None if self._stream is None else self._stream.segment)

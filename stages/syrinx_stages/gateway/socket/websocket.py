@@ -6,10 +6,10 @@ import logging
 import uuid
 from collections import deque
 
-from msgspec import structs
 from starlette.requests import HTTPConnection
 from starlette.types import Message, Receive, Scope, Send
 
+from syrinx_stages.contract.messages import SpeechRequest
 from syrinx_stages.gateway.cells.cell import Queued
 from syrinx_stages.gateway.clients.access import KEY_PROTOCOL
 from syrinx_stages.gateway.clients.client import voice_owner
@@ -31,7 +31,7 @@ from syrinx_stages.gateway.socket.stream_messages import (
     session_done,
     session_resumed,
 )
-from syrinx_stages.gateway.socket.utterance import TextOptions, Utterance, check_config
+from syrinx_stages.gateway.socket.utterance import Utterance, check_config
 from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.submission import Resumption
 from syrinx_stages.runtime.clock import monotonic
@@ -45,9 +45,9 @@ POLL_SECONDS = 0.05
 SMALL_MESSAGE = 64 * 1024
 """Bytes of a message that is parsed in the event loop."""
 PART_CHARACTERS = 4096
-"""Characters that are divided into sentences or tokens at once."""
-NORMALIZED_CHARACTERS = 32
-"""Characters that are normalized at once: a number takes some 0.3 ms."""
+"""Characters that are divided into sentences at once."""
+LIVE_CHARACTERS = 32
+"""Characters of a `LiveText` that are read at once: a number takes some 0.3 ms."""
 MAX_WAITING = 256
 """Sentences and ends of utterances that wait, at most."""
 
@@ -92,8 +92,8 @@ class _Connection:
         self._speaking: tuple[Utterance, asyncio.Task[None]] | None = None
         self._text: LiveText | None = None
         """Of the utterance that the client is sending."""
-        self._options = TextOptions()
-        """Those of a configuration with `TextMode.TOKENS`."""
+        self._live: SpeechRequest | None = None
+        """How texts are read with `TextMode.TOKENS`, see `LiveText`; None without."""
         self._closing = False
         """The client wants the connection closed."""
         self._token = uuid.uuid4().hex
@@ -227,7 +227,7 @@ class _Connection:
     async def _add_text(self, text: str) -> None:
         """Adds text in parts: dividing a large one holds the event loop."""
         self._session.check_text(text)
-        size = NORMALIZED_CHARACTERS if self._options.languages else PART_CHARACTERS
+        size = PART_CHARACTERS if self._live is None else LIVE_CHARACTERS
         for start in range(0, len(text), size):
             self._act(self._session.add_text(text[start : start + size]))
             await asyncio.sleep(0)
@@ -236,12 +236,12 @@ class _Connection:
         self._session.check_between()
         large = len(data) > SMALL_MESSAGE
         config = await asyncio.to_thread(parse_config, data) if large else parse_config(data)
-        options = await check_config(self._service, self._http, config)
+        live = await check_config(self._service, self._http, config)
         if config.audio_offset is None:
             self._session.configure(config)
         else:
             await self._resume(config)
-        self._options = options if config.text_mode is TextMode.TOKENS else TextOptions()
+        self._live = live if config.text_mode is TextMode.TOKENS else None
         if config.is_single:
             await self._sender.json(session_configured(self._request.id, config))
         for warning in config.warnings:
@@ -276,7 +276,8 @@ class _Connection:
         for action in actions:
             match action:
                 case Begin():
-                    self._text = self._service.open_text(**structs.asdict(self._options))
+                    assert self._live is not None
+                    self._text = self._service.open_text(self._live)
                     self._add(action, self._text)
                 case Speak(place, config, text):
                     self._work.append(Utterance(self._service, self._http, self._sender, place, config, text))

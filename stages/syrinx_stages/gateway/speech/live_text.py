@@ -8,10 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from syrinx_stages.connector.base import Behind, ConnectorError, Gone, StreamEntry
 from syrinx_stages.contract import logs
 from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
-from syrinx_stages.contract.messages import Text, TextEnd
-from syrinx_stages.model.streamed_text import StreamedText
-from syrinx_stages.normalization.durations import Durations, spoken_characters
+from syrinx_stages.contract.messages import Segment, SpeechRequest, Text, TextEnd
+from syrinx_stages.model.streamed_text import StreamedSegments, StreamedText
+from syrinx_stages.model.tokenizer import Tokenizer
+from syrinx_stages.normalization.durations import spoken_characters
 from syrinx_stages.normalization.plain import has_words
+from syrinx_stages.normalization.reading import Reading, as_spoken
+from syrinx_stages.normalization.segments import Divided
+from syrinx_stages.normalization.streamed import StreamedNormalizer
 from syrinx_stages.runtime.clock import monotonic
 
 log = logging.getLogger(__name__)
@@ -26,18 +30,20 @@ Append = Callable[[str, Position, Sequence[StreamEntry]], Awaitable[Gone | Behin
 
 
 class LiveText:
-    """The text of one utterance.
+    """The text of one utterance."""
 
-    needs_end: the model reads the text with the reference audio, so nothing is spoken before the text has ended.
-    """
-
-    def __init__(self, tokens: StreamedText, needs_end: bool) -> None:
+    def __init__(self, request: SpeechRequest, reading: Reading, tokenizer: Tokenizer) -> None:
+        """request: how the text is read; its own text has no effect."""
+        self.request = request
         self.text = ""
         """As the client has written it."""
         self._allowed_at: float | None = None
         """When it first allowed a frame, in monotonic seconds; None before."""
-        self._tokens = tokens
-        self._needs_end = needs_end
+        self._reading = reading
+        self._first = StreamedText(tokenizer, request.languages)
+        self._segments = StreamedSegments(self._first, reading.divider(request), request.lexicon)
+        # The model reads the first segment with the reference audio, so nothing is spoken before its end.
+        self._needs_end = request.has_reference and not request.x_vector_only
         self._startable = asyncio.Event()
         self._changed = asyncio.Event()
         self._written = STREAM_CREATED
@@ -48,36 +54,45 @@ class LiveText:
         """Redis has lost the request, or it was released."""
 
     @property
-    def lexicon(self) -> dict[str, str]:
-        """See `SpeechRequest`."""
-        return self._tokens.lexicon
-
-    @property
     def ended(self) -> bool:
         """Whether the text is complete."""
-        return self._tokens.ended
+        return self._segments.ended
 
     @property
-    def frames(self) -> float:
-        """Frames that every engine can generate from the text so far: one may read the token after that of a frame."""
-        return math.inf if self.ended else max(len(self._tokens.ids) - 1, 0)
+    def segments(self) -> Sequence[Divided]:
+        """The segments that are complete, at their places in the respelled text."""
+        return self._segments.complete
+
+    def frames(self, segment: Segment | None) -> float:
+        """Returns how many frames every talker can generate from the text so far, as far as the gateway knows.
+
+        segment: that of the newest audio. Its text may be the last one: then its speech has some frames at least.
+        """
+        number, before = (0, 0) if segment is None else (segment.number, segment.frames)
+        if self.ended or number + 1 < len(self.segments):
+            return math.inf
+        if number < len(self.segments):
+            spoken = as_spoken(self.segments[number], self.request).text
+            return before + self._reading.bounds(self.request, spoken).least
+        # An engine may read the token after that of a frame.
+        return max(len(self._first.ids) - 1, 0)
 
     def feed(self, piece: str) -> None:
         """Adds text."""
         self.text += piece
-        self._tokens.feed(piece)
+        self._segments.feed(piece)
         self._update()
 
     def end(self) -> None:
         """Ends the text."""
-        self._tokens.end()
+        self._segments.end()
         self._update()
 
     def _update(self) -> None:
-        has_tokens = not self._needs_end and len(self._tokens.ids) >= FIRST_TOKENS and has_words(self.text)
-        if self.ended or has_tokens:
+        has_tokens = not self._needs_end and len(self._first.ids) >= FIRST_TOKENS and has_words(self.text)
+        if self._first.ended or has_tokens:
             self._startable.set()
-        if self._allowed_at is None and self.frames:
+        if self._allowed_at is None and self.frames(None):
             self._allowed_at = monotonic()
         self._changed.set()
 
@@ -89,16 +104,31 @@ class LiveText:
         """Waits until a request with the text so far can be submitted."""
         await self._startable.wait()
 
-    def spoken_characters(self, frames: int, durations: Durations, voice: str | None) -> int:
+    def place(self, number: int) -> tuple[int, int] | None:
+        """Returns where a segment is in the text; None if its end is not known."""
+        if number >= len(self.segments):
+            return None
+        piece = self.segments[number]
+        (place,) = self._segments.respelled.places([(piece.start, piece.end)])
+        return place
+
+    def spoken_characters(self, frames: int, segment: Segment | None) -> int:
         """Returns up to which character of the text the first frames of its speech probably go.
 
-        The model reads ahead of what it speaks, a token with each frame, so that this follows from how long the speech
-        of a text is. voice: a speaker of the checkpoint.
+        The model reads ahead of what it speaks, so that this follows from how long the speech of a text is. segment:
+        that of the last frame.
         """
-        if not frames:
-            return 0
-        spoken = spoken_characters(self._tokens.spoken, durations, voice, frames)
-        return min(self._tokens.written_end(spoken), self._tokens.end_of(frames))
+        number, before = (0, 0) if segment is None else (segment.number, segment.frames)
+        respelled = self._segments.respelled
+        start = self.segments[number - 1].end if number else 0
+        end = self.segments[number].end if number < len(self.segments) else len(respelled.text)
+        normalizer = StreamedNormalizer(self.request.languages)
+        normalizer.feed(respelled.text[start:end])
+        normalizer.end()
+        durations, voice = self._reading.durations, self.request.voice
+        spoken = spoken_characters(normalizer.spoken, durations, voice, frames - before)
+        at = start + normalizer.written_end(spoken)
+        return respelled.places([(at, at)])[0][1]
 
     # To the talker -----------------------------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class SpeechStream:
             if rest := self._trimmer.end():
                 self._seam.add(rest)
                 yield rest
-            yield self._seam.pause(before.pause)
+            yield self._seam.pause(self._submission.pause_after(before))
             self._trimmer = LeadingSilenceTrimmer()
         self.segment = segment
 
@@ -189,7 +189,7 @@ class SpeechStream:
 
     def _waits_for_text(self) -> bool:
         """Returns whether the client has all frames that the text so far allows."""
-        allowed = self._submission.text_frames()
+        allowed = self._submission.text_frames(self.segment)
         return allowed is not None and allowed <= self.listener.frames
 
     def _beyond(self, frames: int, pcm: bytes, last: int) -> bytes:
@@ -275,5 +275,5 @@ class SpeechStream:
         """Records that a chunk was passed to the transport, or added to a whole response. `sent`: see `Listener`."""
         self._submission.report(chunk.frames, chunk.segment)
         self.listener.delivered(chunk.pcm, chunk.frames, sent=sent)
-        if (allowed := self._submission.text_frames()) is not None:
+        if (allowed := self._submission.text_frames(chunk.segment)) is not None:
             self.listener.lacks_text = allowed - chunk.frames < TEXT_LEAD_FRAMES

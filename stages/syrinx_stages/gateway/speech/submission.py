@@ -160,9 +160,14 @@ class Submission:
         """Returns why no stage can write audio, or None."""
         return self.cell.storage.full
 
-    def text_frames(self) -> float | None:
-        """Returns how many frames may exist by the text so far; None if the text was complete from the start."""
-        return None if self._text is None else self._text.frames
+    def text_frames(self, segment: Segment | None) -> float | None:
+        """Returns how many frames may exist by the text so far, see `LiveText`; None for a whole text."""
+        return None if self._text is None else self._text.frames(segment)
+
+    def pause_after(self, segment: Segment) -> float:
+        """Returns the seconds of silence after a segment that another one follows."""
+        # The first one of a text that streams in is named before its end is known.
+        return segment.pause if self._text is None else self._text.segments[segment.number].pause
 
     def refusal(self, message: str) -> ApiError:
         """Returns the error of a queued request that is refused: no Redis, a missing stage, or too much load."""
