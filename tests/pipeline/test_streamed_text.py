@@ -9,10 +9,8 @@ import pytest
 
 from support.stages import Pipeline, ReceivedAudio, pipeline, receive, request, submit, synthesize
 from support.waiting import DEADLINE, until
-from syrinx_stages.connector.base import Behind, Gone, StreamEntry
-from syrinx_stages.connector.redis.streams import RedisConnector
-from syrinx_stages.contract.keys import END_SEQUENCE, STREAM_CREATED, Position, StreamKind
-from syrinx_stages.contract.messages import EndReason, SpeechRequest, Text, TextEnd
+from support.writing_text import Writer, cuts
+from syrinx_stages.contract.messages import EndReason, SpeechRequest
 from syrinx_stages.scheduling import codec_rows
 from syrinx_stages.scheduling import talker as scheduler
 
@@ -27,36 +25,6 @@ def streamed(name: str, **fields: object) -> SpeechRequest:
 
 def whole(name: str, text: str = TEXT) -> SpeechRequest:
     return request(name, text, non_streaming_text=False)
-
-
-class Writer:
-    """Writes the text of a request as a gateway does."""
-
-    def __init__(self, connector: RedisConnector, item: SpeechRequest) -> None:
-        self.connector, self.item = connector, item
-        self.at, self.after = len(item.text), STREAM_CREATED
-
-    async def write(self, text: str) -> Gone | Behind | None:
-        self.at += len(text)
-        return await self._append(Position(self.at), Text(text))
-
-    async def end(self) -> Gone | Behind | None:
-        return await self._append(Position(self.at, END_SEQUENCE), TextEnd())
-
-    async def _append(self, at: Position, entry: Text | TextEnd) -> Gone | Behind | None:
-        event = StreamEntry(self.item.id, StreamKind.TEXT, at, entry)
-        outcome = await self.connector.append_text(self.item.id, self.after, [event])
-        self.after = at
-        return outcome
-
-
-def cuts(text: str, chance: random.Random) -> list[str]:
-    pieces = []
-    while text:
-        size = chance.choice((1, 2, 5, 12))
-        pieces.append(text[:size])
-        text = text[size:]
-    return pieces
 
 
 async def speak(
