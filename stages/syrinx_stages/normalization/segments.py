@@ -15,7 +15,7 @@ from sentencex import segment
 from syrinx_stages.normalization.growing import Growing
 from syrinx_stages.normalization.normalize import code_of
 from syrinx_stages.normalization.plain import begins_item, has_words, with_usual_spaces, without_marks
-from syrinx_stages.normalization.sentences import CLAUSE_END, ends_in_abbreviation
+from syrinx_stages.normalization.sentences import CLAUSE_END, SENTENCE_END, ends_in_abbreviation
 
 _LONG_SIZE = 4
 """Size of a digit, or of a character of Chinese, Japanese or Korean: it is spoken about as long as four letters."""
@@ -36,12 +36,13 @@ _WRAPPED_LINE = 50
 
 _ITEM = re.compile(r"(?<!\S)(\d{1,3})[.)](?= \S)")
 _PARAGRAPH = re.compile(r"\n(?=\s*\S)")
-_MAX_MARKS = 8
-"""Characters of the end of a clause that are looked at."""
 _PARAGRAPH_AFTER = re.compile(r"\s*\n\s*\S")
 _LINE = re.compile(r"\n(?=.)", re.DOTALL)
+_SENTENCE = re.compile(SENTENCE_END, re.DOTALL)
 _CLAUSE = re.compile(CLAUSE_END, re.DOTALL)
 _SPACE = re.compile(r"\s(?=\S)")
+_MAX_MARKS = 8
+"""Characters of an end that `StreamedDivider` looks at."""
 
 
 class Divided(Struct, frozen=True):
@@ -138,7 +139,7 @@ class StreamedDivider(Growing):
         before, after = self.text[self._end - 1 : self._end], self.text[self._end]
         if before.isspace():
             return before == "\n" or after.isdecimal()
-        return (after == "\n" or not before.isalnum()) and (after.isspace() or before >= _WIDE)
+        return after == "\n" or self._ends(_SENTENCE)
 
     def _pause(self, known: int) -> float | None:
         """Returns the pause after the segment if it ends here; None if it goes on. known: see `_known`."""
@@ -149,11 +150,15 @@ class StreamedDivider(Growing):
             items = _items(so_far, text.rfind("\n", 0, end) + 1, least=1)
             if end in _sentence_ends(so_far, start, end, code, items):
                 return _sentence_pause(so_far, end)
-        if 3 * self._length >= 2 * self._size and end in _ends(_CLAUSE, text, max(start, end - _MAX_MARKS), end):
+        if 3 * self._length >= 2 * self._size and self._ends(_CLAUSE):
             return CLAUSE_SECONDS
-        if 6 * self._length >= 5 * self._size and end in _ends(_SPACE, text, end - 1, end):
+        if 6 * self._length >= 5 * self._size and self._ends(_SPACE):
             return 0.0
         return 0.0 if self._length >= self._size and not _is_within_character(text, end) else None
+
+    def _ends(self, pattern: re.Pattern[str]) -> bool:
+        """Returns whether what a pattern finds ends here, and is no abbreviation."""
+        return self._end in _ends(pattern, self.text, max(self._start, self._end - _MAX_MARKS), self._end)
 
     def _close(self, pause: float) -> None:
         """Ends the segment here. What has neither letters nor digits is left out, after the first one."""
