@@ -160,8 +160,8 @@ class Utterance:
             if message["type"] == "audio":
                 self._next_sample += len(message["pcm"]) // 2
                 await on_audio(message["pcm"])
-            elif message["type"] == "audio.start":
-                self._next_sample = message.get("offset", 0)
+            elif message["type"] in ("audio.start", "audio.segment"):
+                self._next_sample = message.get("offset", self._next_sample)
             elif message["type"] == "error":
                 raise _speech_error(message)
 

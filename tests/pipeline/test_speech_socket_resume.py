@@ -1,7 +1,10 @@
 """An utterance is continued on another connection, also to another gateway after the first was killed."""
 
 import asyncio
+import random
+import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -13,6 +16,7 @@ from syrinx_stages.gateway import service as gateway_service
 from syrinx_stages.gateway.http.delivery import ClientDisconnected
 from syrinx_stages.gateway.socket.sender import Sender
 from syrinx_stages.gateway.speech import submission
+from syrinx_stages.model.describe import describe
 
 TEXT = "The old teacher found two heavy bags. 12.5 kg were in each, for $5.50."
 CONFIG = {"text_mode": "tokens", "seed": 5, "request_id": "turn-1"}
@@ -20,12 +24,12 @@ CONFIG = {"text_mode": "tokens", "seed": 5, "request_id": "turn-1"}
 
 @pytest.fixture
 async def stages() -> AsyncIterator[Pipeline]:
-    async with pipeline() as running:
+    async with pipeline(reading=describe("bundled").reading) as running:
         yield running
 
 
-async def expected_audio(url: str) -> bytes:
-    body = {"input": TEXT, "response_format": "pcm", "seed": 5, "non_streaming_mode": False}
+async def expected_audio(url: str, text: str = TEXT) -> bytes:
+    body = {"input": text, "response_format": "pcm", "seed": 5, "non_streaming_mode": False}
     async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         return (await http.post(f"{url}/v1/audio/speech", json=body)).content
 
@@ -72,6 +76,64 @@ async def test_another_gateway_continues_after_a_lost_connection(stages: Pipelin
             await client.send("input.done")
             await client.until("session.done")
         assert received + rest == client.audio[1, 0] == expected
+
+
+class Listening:
+    """Receives an utterance of several segments up to a sample, and on other connections what follows."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.pcm, self.next_sample = text, b"", 0
+
+    async def receive(self, client: Client, samples: int) -> bool:
+        """Receives the audio up to so many samples; returns whether it ends before."""
+        while len(self.pcm) < 2 * samples:
+            message = await client.receive()
+            if isinstance(message, bytes):
+                pcm = message[: 2 * samples - len(self.pcm)]
+                self.pcm += pcm
+                self.next_sample += len(pcm) // 2
+            elif message["type"] == "session.done":
+                return True
+            else:
+                assert message["type"] != "error", message
+                self.next_sample = message.get("offset", self.next_sample)
+        return False
+
+    async def run(self, client: Client, samples: int, characters: int) -> bool:
+        """Goes on on a connection, with the text up to a character. Returns the same as `receive`."""
+        resumed: dict[str, Any] = {"characters": 0, "ended": False}
+        if not self.pcm:
+            await client.send("session.config", **CONFIG)
+        else:
+            await client.send("session.config", **CONFIG, audio_offset=self.next_sample)
+            resumed = await client.until("session.resumed")
+        await client.send("input.text", text=self.text[resumed["characters"] : characters])
+        if characters == len(self.text) and not resumed["ended"]:
+            await client.send("input.done")
+        return await self.receive(client, samples)
+
+
+def pauses(pcm: bytes) -> list[int]:
+    """Returns the middles of what is silent, as the pauses between segments are, in samples."""
+    found = re.finditer(rb"(?:\x00\x00){2000,}", pcm)
+    return [(each.start() + each.end()) // 4 for each in found]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_connection_may_be_lost_within_and_between_segments(stages: Pipeline, seed: int) -> None:
+    """Also within the pause between them."""
+    text, chance = "The dog ran home.  Who saw it, at 5?\n\nNobody came.", random.Random(seed)
+    async with serving(stages.streams) as (first, _, _), serving(stages.streams) as (second, _, _):
+        expected = await expected_audio(first, text)
+        places = sorted((8000, *pauses(expected), *chance.sample(range(9000, len(expected) // 2 - 1000), 4)))
+        assert len(places) >= 7
+        listening = Listening(text)
+        for number, samples in enumerate([*places, len(expected)]):
+            async with connected((first, second)[number % 2]) as client:
+                ended = await listening.run(client, samples, len(text) if number else text.index("Who") + 6)
+                client.socket.transport.abort()
+            assert ended == (samples == len(expected))
+        assert listening.pcm == expected
 
 
 async def test_a_connection_that_is_lost_during_a_send(stages: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:

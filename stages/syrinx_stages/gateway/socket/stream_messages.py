@@ -86,7 +86,7 @@ _Session: Any = msgspec.defstruct(
         ("split_granularity", str | None, None),
         ("stream_audio", bool | None, None),
         ("request_id", _Identifier | None, None),
-        ("audio_offset", Annotated[int, Meta(ge=0, le=2**40)] | None, None),
+        ("audio_offset", Annotated[int, Meta(ge=0, le=2**52)] | None, None),
     ],
     bases=(FAMILY.request_fields,),
     frozen=True,

@@ -200,8 +200,12 @@ class Utterance:
             if (place := self._place_of(number, segment)) is None:
                 return
             self._segments = number + 1
-            begins = 0 if number == self._first_segment else start_ms
-            await self._sender.json(self._place.message("audio.segment", text_range=place, start_ms=begins))
+            content: dict[str, Any] = {"text_range": place, "start_ms": start_ms}
+            if number == self._first_segment:
+                content["start_ms"] = 0
+            elif self._resumption.token:
+                content["offset"] = stream.segment_offset
+            await self._sender.json(self._place.message("audio.segment", **content))
 
     def _place_of(self, number: int, segment: Segment) -> tuple[int, int] | None:
         if isinstance(self.text, LiveText):

@@ -21,6 +21,9 @@ from syrinx_stages.runtime.clock import monotonic
 
 TEXT_LEAD_FRAMES = 13
 """Frames that the text so far allows beyond those that the client has got: with fewer, a stall is for want of text."""
+SEGMENT_SAMPLES = 1 << 32
+"""Samples of an utterance that a client may continue are numbered as those of the stream, plus so many for each segment
+before: a number says in which segment, or in the pause after which one, the client is."""
 CHECK_SECONDS = 1.0
 """After this long without audio the gateway checks whether any can still arrive."""
 
@@ -43,17 +46,18 @@ class SpeechStream:
     """Yields a request's audio, and tracks what its client has received."""
 
     def __init__(self, submission: Submission, listener: Listener, stall_seconds: float, first_sample: int = 0) -> None:
-        """`first_sample`: number of the first sample to yield, if the client has those before."""
+        """first_sample: number of the first sample to yield, if the client has those before: see `SEGMENT_SAMPLES`."""
         self._submission = submission
-        self._first_frame, offset = divmod(first_sample, FAMILY.samples_per_frame)
+        number, self._sample = divmod(first_sample, SEGMENT_SAMPLES)
+        self._first_frame, offset = divmod(self._sample, FAMILY.samples_per_frame)
         self._skipped_bytes = 2 * offset
         """Of the first frame, which the client has."""
         self.listener = listener
         listener.frames = self._first_frame
         self.end: End
         """How the stages ended the stream; set with the end of its audio."""
-        self.segment: Segment | None = None
-        """The segment of the text whose audio arrives; None before the first one."""
+        self.segment = Segment(number, 0, 0) if first_sample else None
+        """The segment of the text whose audio arrives; None before the first one. Its place is known once it begins."""
         self._seam = Seam()
         self._queue = submission.audio
         self._stall_seconds = stall_seconds
@@ -67,6 +71,13 @@ class SpeechStream:
     def offset(self) -> int:
         """Number of the first sample that is yielded; known with the first chunk."""
         return self._first_sample or self._trimmer.withheld
+
+    @property
+    def segment_offset(self) -> int:
+        """Number of the first sample of the segment whose first chunk was yielded."""
+        assert self.segment is not None
+        first = self.segment.frames * FAMILY.samples_per_frame + self._trimmer.withheld
+        return self.segment.number * SEGMENT_SAMPLES + first
 
     async def encoded(self, options: AudioOptions) -> AsyncIterator[tuple[bytes, Chunk | None]]:
         """Yields what can be sent of the audio, each with the chunk that completes it; None for the encoder's rest.
@@ -112,17 +123,21 @@ class SpeechStream:
             if (event := await self._next()) is None:
                 frames, checksum = self._restart(), None
             elif isinstance(event.entry, Audio):
-                for pcm in self._begin(event.entry.segment):
-                    yield Chunk(pcm, frames, self.segment)
+                if (segment := event.entry.segment) is not None and self._is_next(segment):
+                    for pcm in self._begin(segment):
+                        yield Chunk(pcm, frames, self.segment)
+                    self.segment, frames = segment, min(frames, segment.frames)
                 self._submission.started = True
                 if self.listener.served_by is None:
                     replicas = event.entry.talker or "unknown", event.entry.codec or "unknown"
                     self.listener.served_by = replicas
-                new = self._unseen(frames, self._beyond(frames, event.entry.pcm, event.position.frames))
+                pcm = self._beyond(frames, event.entry.pcm, event.position.frames)
+                if 0 < frames == self._first_frame and len(pcm) < len(event.entry.pcm):
+                    self._seam.add(event.entry.pcm[: len(event.entry.pcm) - len(pcm)])
+                new = self._unseen(frames, pcm)
                 checksum = self._checked(checksum, frames, event.entry, event.position.frames)
                 frames = max(frames, event.position.frames)
                 if pcm := self._skip(self._trimmer.feed(new)):
-                    self._seam.add(pcm)
                     yield Chunk(pcm, frames, self.segment)
                 else:
                     # Trimmed frames count as played: a talker at its lead limit would wait for them forever.
@@ -143,18 +158,28 @@ class SpeechStream:
         self._collected.clear()
         return 0
 
-    def _begin(self, segment: Segment | None) -> Iterator[bytes]:
-        """Yields what comes before a segment that has not begun before: the rest of the one before, and a pause."""
+    def _is_next(self, segment: Segment) -> bool:
+        """Returns whether a segment has not begun before."""
+        if self.segment is not None and segment.number == self.segment.number:
+            self.segment = segment
+        return self.segment is None or segment.number > self.segment.number
+
+    def _begin(self, segment: Segment) -> Iterator[bytes]:
+        """Yields what the client lacks before a segment: the rest of the one before, and a pause."""
         before = self.segment
-        if segment is None or (before is not None and segment.number <= before.number):
-            return
         if before is not None:
             if rest := self._trimmer.end():
                 self._seam.add(rest)
                 yield rest
-            yield self._seam.pause(self._submission.pause_after(before))
+            pause = self._seam.pause(self._submission.pause_after(before))
+            heard = max(0, self._sample - segment.frames * FAMILY.samples_per_frame)
+            if heard:
+                # The client has part of the pause, and nothing of the segment.
+                self._skipped_bytes = 0
+                del self._hashes[segment.frames :]
+            if 2 * heard < len(pause):
+                yield pause[2 * heard :]
             self._trimmer = LeadingSilenceTrimmer()
-        self.segment = segment
 
     async def _next(self) -> StreamEntry | None:
         """Returns the next entry; None if the request was submitted again instead."""
@@ -183,6 +208,8 @@ class SpeechStream:
 
     def _skip(self, pcm: bytes) -> bytes:
         """Returns PCM without what the client has of its first frame."""
+        if pcm:
+            self._seam.add(pcm)
         count = min(self._skipped_bytes, len(pcm))
         self._skipped_bytes -= count
         return pcm[count:]

@@ -166,7 +166,7 @@ class Submission:
 
     def pause_after(self, segment: Segment) -> float:
         """Returns the seconds of silence after a segment that another one follows."""
-        # The first one of a text that streams in is named before its end is known.
+        # That of text that streams in may be known by its number only, as the first one always is.
         return segment.pause if self._text is None else self._text.segments[segment.number].pause
 
     def refusal(self, message: str) -> ApiError:
