@@ -12,6 +12,7 @@ from websockets.asyncio.client import connect
 
 from support.speech_socket import Client, connected, message, serving
 from support.stages import Pipeline, pipeline
+from support.waiting import until
 from syrinx_stages.contract.api import SPEECH_STREAM_PATH
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import SpeechRequest
@@ -27,7 +28,7 @@ TOKENS = {"text_mode": "tokens", "seed": 5}
 
 @pytest.fixture
 async def stages() -> AsyncIterator[Pipeline]:
-    async with pipeline() as running:
+    async with pipeline(reading=describe("bundled").reading) as running:
         yield running
 
 
@@ -128,27 +129,46 @@ async def test_the_answer_to_a_handshake_announces_no_time_between_requests(url:
         assert "keep-alive" not in client.socket.response.headers
 
 
-async def test_segments_tell_their_place_before_their_audio() -> None:
+@pytest.mark.parametrize("config", [{"split_granularity": "none", "stream_audio": True}, {"text_mode": "tokens"}])
+async def test_segments_tell_their_place_before_their_audio(url: str, config: dict[str, object]) -> None:
+    """The first one of a text that streams in tells it once it has ended."""
     lexicon = {"teacher": "retired schoolmaster"}
-    async with pipeline(reading=describe("bundled").reading) as stages, serving(stages.streams) as (url, _, _):
-        async with connected(url) as client:
-            config = {"split_granularity": "none", "stream_audio": True, "lexicon": lexicon, "seed": 3}
-            await client.send("session.config", **config)
-            await client.send("input.text", text=TEXT)
-            await client.send("input.done")
-            heard = []
-            for _ in range(2):
-                segment = await client.until("audio.segment")
-                assert segment["start_ms"] == round(
-                    1000 * len(client.audio.get((0, 0), b"")) / FAMILY.frame_bytes * 0.08
-                )
-                assert (segment["utterance_index"], segment["sentence_index"]) == (0, 0)
-                heard.append(TEXT[slice(*segment["text_range"])])
-            await client.until("session.done")
-            assert heard == ["The old teacher found two heavy bags.", "Who carried them after the storm?"]
-            assert len(client.of_type("audio.segment")) == 2
-        spoken = await rest(url, TEXT, seed=3, lexicon=lexicon)
+    async with connected(url) as client:
+        await client.send("session.config", **config, lexicon=lexicon, seed=3)
+        await client.send("input.text", text=TEXT)
+        await client.send("input.done")
+        heard = []
+        for number in range(2):
+            segment = await client.until("audio.segment")
+            played = round(1000 * len(client.audio.get((0, 0), b"")) / FAMILY.frame_bytes * 0.08)
+            assert segment["start_ms"] == played * number
+            assert (segment["utterance_index"], segment["sentence_index"]) == (0, 0)
+            heard.append(TEXT[slice(*segment["text_range"])])
+        await client.until("session.done")
+        assert heard == ["The old teacher found two heavy bags.", "Who carried them after the storm?"]
+        assert len(client.of_type("audio.segment")) == 2
+    spoken = await rest(url, TEXT, seed=3, lexicon=lexicon, non_streaming_mode="text_mode" not in config)
     assert client.audio[0, 0] == spoken
+
+
+async def test_a_text_that_redis_loses_is_submitted_again(url: str, stages: Pipeline) -> None:
+    """Here between two segments: the first one is generated again, and the second one follows."""
+    [talker, _] = stages.workers
+    async with connected(url) as client:
+        await client.send("session.config", **TOKENS)
+        await client.send("input.text", text=TEXT[:45])
+        await client.until("audio.start")
+        while not (rows := list(talker.rows.values())) or not rows[0].waits_for_text or rows[0].speech.number == 0:
+            await client.receive()
+        for key in stages.streams.raw.keys(f"*{rows[0].id}*"):
+            stages.streams.raw.delete(key)
+        stages.streams.raw.delete(stages.streams.keys.requests)
+        await until(lambda: rows[0] not in talker.rows.values(), "the talker has noticed it")
+        await client.send("input.text", text=TEXT[45:])
+        await client.send("input.done")
+        await client.until("session.done")
+        assert not client.of_type("error")
+    assert client.audio[0, 0] == await rest(url, TEXT, seed=5, non_streaming_mode=False)
 
 
 async def test_a_text_that_streams_in_is_counted_once_with_all_its_characters(stages: Pipeline) -> None:
