@@ -1,6 +1,5 @@
 """The talker service: reads requests from the connector, runs the engine and publishes code frames."""
 
-import functools
 import logging
 import math
 import time
@@ -23,7 +22,6 @@ from syrinx_stages.contract.messages import (
 )
 from syrinx_stages.contract.settings import TalkerSettings
 from syrinx_stages.contract.stages import Stage
-from syrinx_stages.model.streamed_text import StreamedSegments
 from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.runtime.errors import RequestError
@@ -41,7 +39,7 @@ from syrinx_stages.talker.cuda.prefill import burst_size
 from syrinx_stages.talker.engine import TalkerEngine
 from syrinx_stages.talker.holding import Holding
 from syrinx_stages.talker.prompt import Prepared
-from syrinx_stages.talker.speech import BEGINNING, Fault, Speech, Take
+from syrinx_stages.talker.speech import BEGINNING, Fault, Take
 from syrinx_stages.talker.streams import Opening, Stream, Written, new_row, written_of
 from syrinx_stages.talker.text import RowText
 from syrinx_stages.talker.turn import Completed, Done, Extension, Results, Stepped, Turn, take_turn
@@ -120,17 +118,14 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
             delivered = await self.connector.last_position(request.id, StreamKind.PLAYBACK)
         reference = await self.connector.reference(request.id) if request.has_reference else None
         text = await self._read_text(request, written) if request.streams_text else None
-        bounds, at = functools.partial(self._reading.bounds, request), written.position
-        pieces = self._reading.segments(request, at.start) if text is None else text.segments(at.number)
-        speech = Speech(request, pieces, bounds, at)
-        row = new_row(claim, speech, text, reference, written, delivered or STREAM_START)
+        row = new_row(claim, self._reading, text, reference, written, delivered or STREAM_START)
         prepared = None
         if not row.is_opening:
             prepared = await self._prepare_thread.run(self._prepare, row, written.frames)
         if not self.owns(claim):
             return
         if prepared is None and not row.is_opening:
-            self._end(row, speech.end())
+            self._end(row, row.speech.end())
             return
         row.prompt = prepared
         self.rows[row.id] = row
@@ -149,13 +144,11 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
 
         The gateway writes it again after Redis has lost it; then an owner can continue.
         """
-        read = StreamedSegments(self.engine.open_text(request), self._reading.divider(request), request.lexicon)
+        text = RowText(request, self._reading, self.engine.open_text(request), self.engine.text_lookahead)
         events = await self.connector.history(request.id, StreamKind.TEXT)
-        text = RowText(request, read, self.engine.text_lookahead)
-        await self._prepare_thread.run(_read_text, text, events)
+        await self._prepare_thread.run(text.read, events)
         if not text.covers(written.position.number, len(written.frames)):
             raise ConnectorError(f"the text of {written.total} frames is missing")
-        text.set_given()
         return text
 
     def _prepare(self, row: Stream, frames: Sequence[bytes] = ()) -> Prepared | None:
@@ -169,19 +162,13 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         row.segment = None if frames else row.speech.segment
         if row.text is not None and row.speech.is_open:
             row.text.max_frames = prepared.max_frames
-            self._complete(row)
+            row.complete_first(self._reading)
         if prepared.voice is not None and take.request.encodes_reference:
             row.reference = encode(prepared.voice)
             row.speech.use_prepared_voice()
         row.expected = 0 if take.streams or take.bounds is None else take.bounds.expected
         self.metrics[m.PREPARE_SECONDS].labels(take.request.task_type).observe(time.monotonic() - start)
         return prepared
-
-    def _complete(self, row: Stream) -> None:
-        """Completes the first segment of a text that streams in, once its end is known."""
-        if row.text is not None and row.text.tokens.ended and row.speech.is_open:
-            tokens = row.text.tokens
-            row.speech.complete(row.text.first, self._reading.bounds(row.claim.request, tokens.spoken), len(tokens.ids))
 
     def _proceed(self, row: Stream) -> None:
         """Closes a take that has ended, and goes on with the next one. Waits while the text for either is missing."""
@@ -241,7 +228,7 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
         if isinstance(event.entry, End):
             self.fail(row.claim, RequestError(event.entry.message))
         row.last_text_at = monotonic()
-        self._complete(row)
+        row.complete_first(self._reading)
         if row.is_opening and row.prompt is None and row.waits_for_text and not row.lacks_text:
             row.add_text(math.inf, row.last_text_at)
             self._proceed(row)
@@ -489,10 +476,3 @@ class TalkerService(Worker[Stream, TalkerSettings, TalkerEngine]):
                 self.evict(max((row for row, _ in present), key=Row.underrun_at).id)
                 # Steps that are already in flight do not benefit from it.
                 self._empty_steps = -self.engine.depth
-
-
-def _read_text(text: RowText, events: Sequence[StreamEntry]) -> None:
-    """Adds what a request and its text stream have."""
-    text.begin()
-    for event in events:
-        text.add(event)

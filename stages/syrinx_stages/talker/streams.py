@@ -1,5 +1,6 @@
 """The rows of a talker, and what they are made of: a claim, and what previous owners have written."""
 
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.frames import split_frames
 from syrinx_stages.contract.keys import Position
 from syrinx_stages.contract.messages import Codes, EndReason, Reference, Segment
+from syrinx_stages.normalization.reading import Reading
 from syrinx_stages.runtime.clock import monotonic
 from syrinx_stages.talker.holding import Holder
 from syrinx_stages.talker.prompt import Prepared
@@ -57,6 +59,12 @@ class Stream(Holder, kw_only=True):
         """Whether the open segment, or else the next one, is not complete."""
         return self.text is not None and not self.speech.is_limited and not self.text.has(self.speech.number)
 
+    def complete_first(self, reading: Reading) -> None:
+        """Completes the first segment of text that streams in, once its end is known."""
+        if self.text is not None and self.text.tokens.ended and self.speech.is_open:
+            tokens = self.text.tokens
+            self.speech.complete(self.text.first, reading.bounds(self.claim.request, tokens.spoken), len(tokens.ids))
+
 
 class Opening(NamedTuple):
     """A take that is prefilled."""
@@ -99,7 +107,7 @@ def written_of(entries: Sequence[StreamEntry], beginning: Written) -> Written:
 
 def new_row(
     claim: Claim,
-    speech: Speech,
+    reading: Reading,
     text: RowText | None,
     reference: bytes | None,
     written: Written,
@@ -107,7 +115,10 @@ def new_row(
 ) -> Stream:
     """Returns the row of a request with what previous owners have written, and what its client has got."""
     # The segments before those of a request that was queued again were heard.
-    request = claim.request
+    request, at = claim.request, written.position
+    pieces = reading.segments(request, at.start) if text is None else text.segments(at.number)
+    # The next segment of text that streams in is opened when it has arrived.
+    is_between = text is not None and at.number > 0 and not written.frames
     now, frames = monotonic(), max(delivered.frames, 0 if request.resumes is None else request.resumes.frames)
     # After a takeover, assume that everything delivered has been played, so that the lead is not overestimated.
     playback_start = now - frames * FAMILY.frame_seconds
@@ -122,12 +133,11 @@ def new_row(
         delivered=frames,
         first_delivered_at=playback_start if frames else None,
         held=[],
-        speech=speech,
+        speech=Speech(request, pieces, functools.partial(reading.bounds, request), at),
         text=text,
         reference=reference,
         checksum=written.checksum,
-        # Segments of text that streams in are opened when they have arrived.
-        is_new=not (is_between := text is not None and speech.number > 0),
+        is_new=not is_between,
         is_opening=is_between,
         text_frames=math.inf if text is None else text.given_frames,
         last_text_at=now,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from syrinx_stages.connector.base import ConnectorError, StreamEntry
 from syrinx_stages.contract.keys import STREAM_CREATED
 from syrinx_stages.contract.messages import SpeechRequest, Text, TextEnd
-from syrinx_stages.model.streamed_text import StreamedSegments
-from syrinx_stages.normalization.reading import as_spoken
+from syrinx_stages.model.streamed_text import StreamedSegments, StreamedText
+from syrinx_stages.normalization.reading import Reading, as_spoken
 from syrinx_stages.normalization.segments import Divided
 from syrinx_stages.talker.speech import OPEN
 
@@ -18,12 +18,12 @@ class RowText:
     """The text of one request. The prompt of its first segment has the first token, and every frame is followed by the
     next one. Other segments are spoken once they are complete."""
 
-    def __init__(self, request: SpeechRequest, text: StreamedSegments, lookahead: int) -> None:
-        """text: empty. lookahead: see `TalkerEngine.text_lookahead`."""
-        self.tokens = text.first
+    def __init__(self, request: SpeechRequest, reading: Reading, tokens: StreamedText, lookahead: int) -> None:
+        """tokens: those of no text. lookahead: see `TalkerEngine.text_lookahead`."""
+        self.tokens = tokens
         """Those of the first segment."""
         self._request = request
-        self._text = text
+        self._text = StreamedSegments(tokens, reading.divider(request), request.lexicon)
         self._lookahead = lookahead
         self.position = STREAM_CREATED
         """Of the last entry that was read."""
@@ -32,9 +32,12 @@ class RowText:
         self._given = 0
         self._end_given = False
 
-    def begin(self) -> None:
-        """Adds the text that the request itself has."""
+    def read(self, events: Sequence[StreamEntry]) -> None:
+        """Adds what the request and its text stream have. The engine gets it with the prompt. Raises as `add`."""
         self._text.feed(self._request.text)
+        for event in events:
+            self.add(event)
+        self._set_given()
 
     def add(self, event: StreamEntry) -> None:
         """Adds an entry of the text stream. Raises ConnectorError if text before it is missing."""
@@ -57,7 +60,9 @@ class RowText:
 
     def covers(self, number: int, frames: int) -> bool:
         """Returns whether the text so far has the segments before one, and allows so many frames of this one."""
-        return number <= len(self._text.complete) and (number > 0 or frames <= self.frames)
+        if number == 0:
+            return frames <= self.frames
+        return len(self._text.complete) >= number + (frames > 0)
 
     @property
     def first(self) -> Divided:
@@ -87,12 +92,11 @@ class RowText:
         frames = max(tokens - self._lookahead, 0)
         return math.inf if ended or frames >= self.max_frames else frames
 
-    def set_given(self) -> None:
-        """Records that the engine gets all text so far with the prompt."""
+    def _set_given(self) -> None:
         self._given, self._end_given = len(self.tokens.ids), self.tokens.ended
 
     def take(self) -> tuple[Sequence[int], bool] | None:
         """Returns the tokens that the engine does not have, and whether its end is new; None if there is nothing."""
         tokens, ended = self.tokens.ids[self._given :], self.tokens.ended and not self._end_given
-        self.set_given()
+        self._set_given()
         return (tokens, ended) if tokens or ended else None
