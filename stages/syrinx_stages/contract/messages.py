@@ -58,7 +58,8 @@ class Segment(msgspec.Struct, frozen=True, omit_defaults=True):
     """0 is the first one."""
     start: int
     end: int
-    """Its characters in `SpeechRequest.text`: the one after this one begins at `end`."""
+    """Its characters in `SpeechRequest.text`: the one after this one begins at `end`. Of text that streams in, those of
+    the respelled text; the end and the pause of its first segment are 0, because it is named before they are known."""
     pause: float = 0.0
     """Seconds of silence between this segment and the next one."""
     is_whole: bool = False
@@ -111,7 +112,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     client: str = ""
     """Identifies the client for its share of the queue: a hash, see `gateway.client`."""
     is_divided: bool = True
-    """The text is spoken in segments. False: as it is, which only texts that stream in and designed voices are."""
+    """The text is spoken in segments. False: as it is, which only that of designed voices is."""
     resumes: Segment | None = None
     """The segment to begin with: the ones before were spoken, and Redis has lost the request since."""
     checks: bool = True
