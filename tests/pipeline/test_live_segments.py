@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from support.speech_socket import connected, serving
 from support.stages import Pipeline, ReceivedAudio, pipeline, receive, request, submit, synthesize
 from support.waiting import until
 from support.writing_text import Writer, cuts
@@ -159,3 +160,23 @@ async def test_all_sentences_are_spoken_whatever_the_seed() -> None:
             received = await speak(stages, random.Random(seed), text=text, seed=seed)
             assert received.end is not None and received.end.reason is EndReason.STOP
             assert received.pcm == (await whole(stages, text, seed=seed)).pcm
+
+
+async def test_a_pause_between_segments_is_no_underrun_and_outlives_the_stall_timeout() -> None:
+    async with pipeline(reading=READING) as stages, serving(stages.streams) as (url, _, registry):
+        async with connected(url) as client:
+            await client.send("session.config", text_mode="tokens", seed=3)
+            await client.send("input.text", text=TEXT[:25])
+            await client.until("audio.start")
+            talker = stages.worker("talker")
+            await until(lambda: any(row.speech.number for row in talker.rows.values()), "the first sentence is spoken")
+            for piece in (TEXT[25:30], TEXT[30:]):
+                await asyncio.sleep(25)
+                await client.send("input.text", text=piece)
+            await client.send("input.done")
+            done = await client.until("audio.done")
+        assert (done["finish_reason"], done["spoken_characters"]) == ("stop", len(TEXT))
+        labels = {"task_type": "CustomVoice"}
+        assert registry.get_sample_value("syrinx_underruns_total", labels) == 0
+        outcome = {**labels, "outcome": "well", "arm": ""}
+        assert registry.get_sample_value("syrinx_stream_outcomes_total", outcome) == 1
