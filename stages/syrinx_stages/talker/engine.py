@@ -50,7 +50,7 @@ class TalkerEngine(Engine, Protocol):
     the first token for the first frame, and so on."""
 
     def open_text(self, request: SpeechRequest) -> StreamedText:
-        """Returns the text of a request with `streams_text`, which has no character yet.
+        """Returns the text of the first segment of a request with `streams_text`, which has no character yet.
 
         Raises RequestError if the engine cannot speak such requests.
         """
@@ -60,7 +60,7 @@ class TalkerEngine(Engine, Protocol):
     ) -> Prepared:
         """Builds a request's prompt. Thread-safe.
 
-        text: with `streams_text`, the text so far: at least a token, and those of the existing frames.
+        text: with `streams_text`, that of the first segment so far: at least a token, and those of the existing frames.
 
         codes: frames written by a previous owner, [frames, 16] int16. reference: mono samples at the family's rate,
         float32, or an encoded `PreparedVoice` if the request says so. Raises RequestError that names a field which this
@@ -74,7 +74,7 @@ class TalkerEngine(Engine, Protocol):
         """
 
     def extend(self, request_id: str, tokens: Sequence[int], ended: bool) -> None:
-        """Adds tokens of its text to a resident request, and the text's end. See `text_lookahead`."""
+        """Adds tokens of its text to a resident first segment, and the text's end. See `text_lookahead`."""
 
     def launch(self, ids: Sequence[str]) -> Any:
         """Launches a step that generates one frame of each request; returns its handle. Ids must be unique.

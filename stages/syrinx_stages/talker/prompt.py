@@ -190,7 +190,7 @@ class PromptBuilder:
     def build(self, request: SpeechRequest, voice: Voice | None = None, streamed: StreamedText | None = None) -> Prompt:
         """Builds the prompt of a request; Base checkpoints, and only they, need `voice`.
 
-        streamed: the text so far of a request with `streams_text`.
+        streamed: the text so far of a first segment with `streams_text`.
 
         Raises RequestError naming the request field that the checkpoint does not support.
         """
