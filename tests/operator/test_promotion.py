@@ -12,7 +12,8 @@ from support.operator import Harness
 
 pytestmark = pytest.mark.virtual
 
-HALF, TENTH = ({"steps": [{"weight": weight, "pauseSeconds": 0}], "minRequests": 5} for weight in (50, 10))
+HALF, TENTH = ({"steps": [{"weight": weight, "pauseSeconds": 60}], "minRequests": 5} for weight in (50, 10))
+"""When these are promoted, all pods have been as they are for more than a minute."""
 LASTING = {"steps": [{"weight": 50, "pauseSeconds": 3600}]}
 NEWER = "syrinx/stages:3"
 USUAL = {"SYRINX_RESYNC_SECONDS": "15"}

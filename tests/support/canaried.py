@@ -120,7 +120,7 @@ class Pipeline:
         await self.harness.wait(holds, "nothing of the canary is left")
 
     async def phase(self, phase: str) -> None:
-        await self.harness.wait(lambda: self.status.get("phase") == phase, f"the canary is {phase}")
+        await self.harness.wait(lambda: self.status.get("phase") == phase, f"the canary is {phase}", seconds=600)
 
     async def forwarded(self) -> None:
         await self.harness.wait(

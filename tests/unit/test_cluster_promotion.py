@@ -1,6 +1,6 @@
 """A promoted canary: how long its pods serve, and which share of the requests."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from syrinx_stages.contract.settings import ReportedSettings
 from syrinx_stages.contract.stages import WORKERS, Stage
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
+PROMOTED = NOW - timedelta(minutes=2)
 OLD = {"rollout": {"canary": {}}, "talker": {"replicas": 2}}
 NEW = {**OLD, "image": "syrinx/stages:2.0.0"}
 KEY = ObjectKey("StatefulSet", "demo-talker")
@@ -44,13 +45,15 @@ class Promotion:
             for number in range(count)
         ]
 
-    def serves_on(self, talker: dict[str, object], *, existing: int = 2, spec: int = 2) -> bool:
+    def serves_on(
+        self, talker: dict[str, object], *, existing: int = 2, spec: int = 2, promoted: datetime = PROMOTED
+    ) -> bool:
         """Returns whether the canary's pods serve on with these fields of a talker."""
         pods = [replace(pod, **talker) if pod.name == "demo-talker-0" else pod for pod in self.pods]
         live = {key: {**each, "status": {"replicas": existing}} for key, each in objects(self.plan).items()}
         live[KEY]["spec"] = {**live[KEY]["spec"], "replicas": spec}
         observed = replace(EMPTY, objects=live, replicas=tuple(pods))
-        return serves_on(self.pipeline, self.owner, self.plan, observed, NOW)
+        return serves_on(self.pipeline, self.owner, self.plan, observed, promoted, NOW)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,11 @@ def test_the_pods_give_their_place_to_those_that_a_quota_refuses():
     promotion = Promotion()
     assert promotion.serves_on({"template": "old"}, existing=2, spec=3) is False
     assert promotion.serves_on({"template": "old", "changed": "2026-11-24T11:59:30Z"}, existing=2, spec=3) is True
+
+
+def test_a_pod_is_not_refused_because_it_does_not_exist_at_once():
+    promoted = NOW - timedelta(seconds=1)
+    assert Promotion().serves_on({"template": "old"}, existing=2, spec=3, promoted=promoted) is True
 
 
 # The share ----------------------------------------------------------------------------------------------------

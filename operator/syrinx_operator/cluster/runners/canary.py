@@ -86,6 +86,13 @@ class CanaryInputs(Struct, frozen=True, kw_only=True):
 
 def decide(before: CanaryStatus | None, inputs: CanaryInputs, now: datetime) -> tuple[CanaryStatus, list[Event]]:
     """Returns the next status of the canary of a target, and the events that led there."""
+    status, events = _decide(before, inputs, now)
+    if status.phase == "Promoted" and status.promotion_time is None:
+        status = replace(status, promotion_time=now)
+    return status, events
+
+
+def _decide(before: CanaryStatus | None, inputs: CanaryInputs, now: datetime) -> tuple[CanaryStatus, list[Event]]:
     if before is not None and before.target != inputs.target and inputs.is_promoting:
         return _after_promotion(before, inputs, now)
     events = []

@@ -75,10 +75,11 @@ class CanaryRunner:
         name = f"{owner.namespace}/{owner.name}"
         unknown = _unknown_command(command)
         has_pods = names.canary_key(owner.name, Stage.TALKER) in plan.keep
+        promoted = None if before is None else before.promotion_time
         if plan.canary is None:
             self._counters.pop(name, None)
             # Until the release is recorded, the status is what knows that it was promoted.
-            is_serving = serves_on(pipeline, owner, plan, observed, clock())
+            is_serving = serves_on(pipeline, owner, plan, observed, promoted, clock())
             is_over = _is_recorded(owner, plan, observed) and not is_serving
             status, seconds = None if is_over else before, EVALUATION_SECONDS if has_pods else None
             return CanaryDecision(status=status, events=unknown, requeue_after=seconds if status is before else 0.0)
@@ -86,7 +87,7 @@ class CanaryRunner:
         comparison = await self._compare(pipeline, owner, plan.canary, observed, before if is_followed else None, clock)
         now = clock()
         known = "" if unknown else command
-        promoting = serves_on(pipeline, owner, plan, observed, now)
+        promoting = serves_on(pipeline, owner, plan, observed, promoted, now)
         inputs = _inputs(pipeline, plan, plan.canary, observed, tuning, comparison, known, now, promoting)
         status, events = decide(before, inputs, now)
         course = (status.target, status.phase, status.step, status.weight)

@@ -11,14 +11,21 @@ from syrinx_operator.resource.resolve import ResolvedPipeline
 from syrinx_stages.contract.stages import WORKERS, Stage
 
 
-def serves_on(pipeline: ResolvedPipeline, owner: Owner, plan: Plan, observed: Observed, now: datetime) -> bool:
-    """Returns whether the pods of a promoted canary still serve.
+def serves_on(
+    pipeline: ResolvedPipeline,
+    owner: Owner,
+    plan: Plan,
+    observed: Observed,
+    promoted: datetime | None,
+    now: datetime,
+) -> bool:
+    """Returns whether the pods of a canary that was promoted at a time still serve.
 
     They end once the new version is complete, and earlier if its pods find no room, which they may occupy.
     """
     if not plan.is_promoting or not any(incomplete(plan, observed, stage) for stage in STAGES):
         return False
-    return not any(_lacks_room(pipeline, owner, observed, stage, now) for stage in pipeline.workloads)
+    return not any(_lacks_room(pipeline, owner, observed, stage, promoted, now) for stage in pipeline.workloads)
 
 
 def share_by_replicas(gateway: Replica, observed: Observed) -> float:
@@ -35,12 +42,15 @@ def share_by_replicas(gateway: Replica, observed: Observed) -> float:
     return round(max(shares), 2) if all(shares) else 0.0
 
 
-def _lacks_room(pipeline: ResolvedPipeline, owner: Owner, observed: Observed, stage: Stage, now: datetime) -> bool:
+def _lacks_room(
+    pipeline: ResolvedPipeline, owner: Owner, observed: Observed, stage: Stage, promoted: datetime | None, now: datetime
+) -> bool:
     """Returns whether pods of a stage fit on no node, or into no quota."""
     live, limit = observed.live(stage), timedelta(seconds=pipeline.progress_deadline)
     problems = (diagnosis.diagnose(pod, limit, now) for pod in live)
     if any(found is not None and found[0].reason == "Unschedulable" for found in problems):
         return True
     workload = observed.objects.get(names.workload_key(owner.name, stage))
-    changed = [time for pod in live if (time := diagnosis.parse_time(pod.changed)) is not None]
-    return bool(workload is not None and changed and diagnosis.missing_pods(workload, max(changed), now))
+    # A pod may be missing since the promotion, or since the last step of the roll-out.
+    steps = [time for time in (promoted, *(diagnosis.parse_time(pod.changed) for pod in live)) if time is not None]
+    return bool(workload is not None and steps and diagnosis.missing_pods(workload, max(steps), now))

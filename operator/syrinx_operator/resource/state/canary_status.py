@@ -56,6 +56,7 @@ class CanaryStatus(StatusStruct, frozen=True, kw_only=True):
     """Since when not all gateways forward its share. Absent if all do."""
     problem_time: Annotated[Timestamp | None, Meta(description="Since when its pods have a problem.")] = None
     period_time: Annotated[Timestamp | None, Meta(description="Start of the period that is being counted.")] = None
+    promotion_time: Annotated[Timestamp | None, Meta(description="When it was promoted.")] = None
     step_seconds: Annotated[Seconds, Meta(description="Counted time of the current step.")] = 0.0
     step_requests: Annotated[Count, Meta(description="Requests of the canary in the current step.")] = 0
     stable: Annotated[Counts, Meta(description="Requests of the running version.")] = Counts()
