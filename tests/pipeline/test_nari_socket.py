@@ -12,6 +12,7 @@ from support.speech_socket import serving
 from support.stages import Pipeline, pipeline
 from syrinx_stages.contract.api import NARI_STREAM_PATH
 from syrinx_stages.gateway.socket.nari import PROTOCOL
+from syrinx_stages.model.describe import describe
 
 TEXT = "The old teacher found two heavy bags."
 AUDIO = {"encoding": "pcm_s16le", "sample_rate": 24000, "channels": 1}
@@ -20,7 +21,7 @@ START = {"model": "syrinx-us", "voice": "us", "language": "English", "response_f
 
 @pytest.fixture
 async def stages() -> AsyncIterator[Pipeline]:
-    async with pipeline() as running:
+    async with pipeline(reading=describe("bundled").reading) as running:
         yield running
 
 
