@@ -34,7 +34,7 @@ from training import checkpoint, export, speaker
 from training.codec import loss as codec_loss
 from training.codec import reference_encoder
 from training.codec import train as codec
-from training.config import BASE, BASE_SMOKE, FULL, SMOKE, TrainingConfig
+from training.config import BASE, BASE_SMOKE, FULL, SMOKE, CloningConfig, TrainingConfig
 from training.data import codes, corpus, synthesis
 from training.data.corpus import Sentence
 from training.judging import clone, durations
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="directory of the run")
     parser.add_argument("--preset", choices=_PRESETS, default="full")
     parser.add_argument("--seconds", type=float, default=math.inf, help="time limit; run again to resume")
-    for name in ("codec", "talker", "finetune"):
+    for name in ("codec", "speaker", "talker", "finetune", "encoder"):
         parser.add_argument(f"--{name}-steps", type=int, help=f"training steps of `{name}` (default: the preset's)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="synthesis processes (default: CPU count)")
     parser.add_argument("--round", type=int, default=0, help="round of `codes` (default: 0)")
@@ -193,6 +193,7 @@ class Steps:
         self._tokenizer()
         options = ["--out", str(self.out), "--preset", args.preset, "--workers", str(max(1, args.workers - 2))]
         options += ["--device", args.device] if args.device else []
+        options += ["--speaker-steps", str(args.speaker_steps)] if args.speaker_steps else []
         with codes.round_loader(self.out, self.config.synthesis.rounds, options, _log) as load_round:
             trainer = talker.Trainer(self.config, self.out, self.device)
             return trainer.train(sentences, load_round, self.time_is_up, _log)
@@ -318,7 +319,21 @@ def _config(args: argparse.Namespace) -> TrainingConfig:
         finetune_steps=args.finetune_steps or config.codec.finetune_steps,
     )
     talker_config = replace(config.talker, steps=args.talker_steps or config.talker.steps)
-    return replace(config, codec=codec_config, talker=talker_config)
+    return replace(config, codec=codec_config, talker=talker_config, cloning=_cloning_config(args, config.cloning))
+
+
+def _cloning_config(args: argparse.Namespace, cloning: CloningConfig | None) -> CloningConfig | None:
+    """Raises ValueError for steps of a training that the preset does not have."""
+    if cloning is not None:
+        return replace(
+            cloning,
+            speaker_steps=args.speaker_steps or cloning.speaker_steps,
+            encoder_steps=args.encoder_steps or cloning.encoder_steps,
+        )
+    for name in ("speaker", "encoder"):
+        if getattr(args, f"{name}_steps"):
+            raise ValueError(f"--{name}-steps: the preset {args.preset} does not clone voices; base and base-smoke do")
+    return None
 
 
 def main(arguments: list[str]) -> int:

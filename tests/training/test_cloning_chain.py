@@ -17,11 +17,12 @@ from training.config import BASE_SMOKE
 from training.data import corpus
 from training.judging import clone, speak
 
+ENCODERS = ("speaker", "encoder")
 OFFICIAL = Path(__file__).parents[1] / "fixtures" / "official" / "codec"
 
 
-def run(step: str, out: Path) -> int:
-    return main([step, "--out", str(out), "--preset", "base-smoke", "--device", "cpu", "--workers", "1"])
+def run(step: str, out: Path, *more: str) -> int:
+    return main([step, "--out", str(out), "--preset", "base-smoke", "--device", "cpu", "--workers", "1", *more])
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +74,21 @@ def test_tensors_have_the_official_names(out: Path) -> None:
     assert kinds(out / "checkpoint" / "speech_tokenizer" / "model.safetensors", "encoder.") == without_transformer
     assert kinds(out / "checkpoint" / "model.safetensors", "speaker_encoder.")
     assert json.loads((out / "checkpoint" / "config.json").read_text())["talker_config"]["spk_id"] == {}
+
+
+def test_number_of_steps_is_an_option(tmp_path: Path) -> None:
+    """Of both encoders. Rounds are encoded once the speaker encoder has trained for that number of steps."""
+    small.prepare_run(tmp_path / "run", BASE_SMOKE)
+    assert run("speaker", tmp_path / "run", "--speaker-steps", "3") == 0
+    with pytest.raises(ValueError, match="run the step `speaker` first"):
+        run("codes", tmp_path / "run")
+    assert run("codes", tmp_path / "run", "--speaker-steps", "3") == 0
+    assert run("encoder", tmp_path / "run", "--encoder-steps", "2") == 0
+    steps = {name: torch.load(tmp_path / "run" / f"{name}.pt", weights_only=True)["step"] for name in ENCODERS}
+    assert steps == {"speaker": 3, "encoder": 2}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_steps_of_encoders_are_refused_without_cloning(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"--{name}-steps: the preset smoke does not clone voices"):
+        main(["corpus", "--out", str(tmp_path), "--preset", "smoke", f"--{name}-steps", "5"])
