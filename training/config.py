@@ -201,7 +201,7 @@ FULL = TrainingConfig()
 BASE = replace(
     FULL,
     corpus=replace(FULL.corpus, generated={"english": 150_000}),
-    synthesis=replace(_many_speakers(FULL.synthesis, 480, 20), rounds=4, min_words_per_minute=140),
+    synthesis=replace(_many_speakers(FULL.synthesis, 480, 20), min_words_per_minute=140),
     # Smaller than the bundled voice: the encoders of reference audio need the room.
     codec=replace(
         FULL.codec,
@@ -210,7 +210,6 @@ BASE = replace(
         shape={"num_hidden_layers": 3},
         steps=2_100,
         finetune_steps=3_400,
-        hours=12.0,
     ),
     talker=replace(FULL.talker, merges=400, shape={"num_hidden_layers": 5, "intermediate_size": 448}, steps=9_000),
     cloning=CloningConfig(),
