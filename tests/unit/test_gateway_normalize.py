@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.spoken_forms import SPOKEN
 from syrinx_stages.normalization.languages import languages
-from syrinx_stages.normalization.lexicon import StreamedRespeller, respell
+from syrinx_stages.normalization.lexicon import Respelled, StreamedRespeller, respell
 from syrinx_stages.normalization.normalize import normalize
 from syrinx_stages.normalization.streamed import normalize_streamed
 
@@ -115,7 +115,8 @@ def test_words_are_respelled_however_the_text_is_cut(lexicon, pieces):
     whole = StreamedRespeller(lexicon)
     assert text == whole.feed("".join(pieces)) + whole.end() == searched("".join(pieces), lexicon)
     assert respeller.changes == whole.changes
-    assert respeller.characters == len("".join(pieces)) == respeller.written_end(len(text))
+    (end,) = Respelled(text, respeller.changes).places([(len(text), len(text))])
+    assert respeller.characters == len("".join(pieces)) == end[1]
 
 
 def searched(text: str, lexicon: dict[str, str]) -> str:
