@@ -28,7 +28,7 @@ def build_talker(config: StageConfig, connector: StageConnector, metrics: Metric
             engine = IMPLEMENTATION.load_talker_engine(config, device, live)
         return engine, IMPLEMENTATION.describe(config.model).reading
 
-    return TalkerService(connector, load, config.replica, config.max_resident, live, metrics), None
+    return TalkerService(connector, load, config.replica, config.max_resident, live, metrics, config.standby_of), None
 
 
 def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
@@ -40,7 +40,7 @@ def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics
             return IMPLEMENTATION.load_codec_engine(config, device)
 
     live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
-    return CodecService(connector, load, config.replica, config.max_resident, live, metrics), None
+    return CodecService(connector, load, config.replica, config.max_resident, live, metrics, config.standby_of), None
 
 
 def _open_device(name: str, metrics: Metrics) -> torch.device:

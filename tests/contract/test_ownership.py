@@ -8,7 +8,7 @@ from msgspec import structs
 from prometheus_client import Counter
 
 from support.tls import front
-from syrinx_stages.connector.base import Capacity
+from syrinx_stages.connector.base import REFRESH_SECONDS, Capacity
 from syrinx_stages.connector.redis.streams import RedisConnector
 from syrinx_stages.connector.server import RedisServer
 from syrinx_stages.contract.keys import Keys
@@ -27,10 +27,12 @@ def owner_of(consumer, rows, *, lost=print, admissible=1, measure=lambda: Capaci
 @contextlib.asynccontextmanager
 async def running(*loops):
     tasks = [asyncio.create_task(loop) for loop in loops]
-    yield
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def counted(consumer, name, of):
@@ -175,3 +177,79 @@ async def test_only_a_replica_with_a_free_row_asks_often_whether_the_codecs_have
     async with running(*(owner.report_loop() for owner in owners)):
         await asyncio.sleep(1)
     assert len(reports[0]) < 6 < 15 < len(reports[1])
+
+
+def standby_of(world, group, name, room):
+    """Returns the ownership of a standby that could serve so many requests."""
+    consumer = world.connector().consumer(group, "standby", standby_of=name)
+    return owner_of(consumer, room, admissible=room, measure=lambda: Capacity(room, 1.0))
+
+
+def loops(owner):
+    return running(owner.claim_loop(), owner.lease_loop(), owner.report_loop())
+
+
+@pytest.mark.virtual
+async def test_a_standby_claims_only_while_its_replica_has_no_lease(world):
+    connector, replica = world.connector(), world.replica(Stage.TALKER, "a")
+    await replica.report(Capacity(9, 1.0))
+    owner = standby_of(world, Stage.TALKER, "a", 9)
+    async with loops(owner):
+        await world.submit(connector, "r0")
+        await asyncio.sleep(10)
+        assert (list(owner.claims), owner.is_consuming) == ([], True)
+        await world.age(Stage.TALKER, "a", 60)
+        await asyncio.sleep(REFRESH_SECONDS + REPORT_SECONDS)
+        assert list(owner.claims) == ["r0"]
+        await replica.report(Capacity(9, 1.0))
+        await asyncio.sleep(REFRESH_SECONDS + REPORT_SECONDS)
+        await world.submit(connector, "r1")
+        await asyncio.sleep(10)
+        assert list(owner.claims) == ["r0"], "what it owns, it finishes"
+    assert [claim.request.id for claim in await replica.claim(1)] == ["r1"]
+
+
+@pytest.mark.virtual
+async def test_a_standby_takes_over_whatever_stops_its_replica_from_renewing_and_also_from_others(world):
+    connector = world.connector()
+    replicas = {name: world.replica(Stage.TALKER, name) for name in ("a", "b")}
+    for number, replica in enumerate(replicas.values()):
+        await world.submit_claimed(connector, replica, f"r{number}")
+        await replica.report(Capacity(9, 1.0))
+    owner = standby_of(world, Stage.TALKER, "a", 9)
+    async with loops(owner):
+        await asyncio.sleep(10)
+        assert not owner.claims
+        for number, name in enumerate(("b", "a")):
+            await world.age(Stage.TALKER, name, 60)
+            await asyncio.sleep(REFRESH_SECONDS + REPORT_SECONDS)
+            assert len(owner.claims) == number + 1
+
+
+@pytest.mark.virtual
+async def test_the_room_of_a_standby_counts_only_while_its_replica_has_no_lease(world):
+    talker, codec = world.replica(Stage.TALKER, "t"), world.replica(Stage.CODEC, "a")
+    await codec.report(Capacity(2, 1.0))
+    async with loops(standby_of(world, Stage.CODEC, "a", 5)):
+        await asyncio.sleep(1)
+        await codec.report(Capacity(2, 1.0))
+        assert await talker.report(Capacity(1, 1.0)) == 2
+        await world.age(Stage.CODEC, "a", 60)
+        await asyncio.sleep(10)
+        assert await talker.report(Capacity(1, 1.0)) == 5
+
+
+@pytest.mark.virtual
+async def test_a_standby_that_has_just_connected_waits_for_the_time_of_a_lease(world):
+    """After Redis was away no replica could renew its lease, so none that is known counts as dead."""
+    connector, replica = world.connector(), world.replica(Stage.TALKER, "a")
+    await replica.report(Capacity(9, 1.0))
+    await world.age(Stage.TALKER, "a", 60)
+    await world.submit(connector, "r0")
+    consumer = world.connector(settled=False).consumer(Stage.TALKER, "standby", standby_of="a")
+    owner = owner_of(consumer, 9, admissible=9)
+    async with loops(owner):
+        await asyncio.sleep(59)
+        assert not owner.claims
+        await asyncio.sleep(2)
+        assert list(owner.claims) == ["r0"]

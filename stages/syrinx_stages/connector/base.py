@@ -256,6 +256,10 @@ class Reader(Protocol):
 class Consumer(Protocol):
     """The membership of one replica in a consumer group."""
 
+    stands_by: bool
+    """The replica is the standby of another one that holds its lease, by the last report: it must not claim requests.
+    True for every standby until the first report."""
+
     async def claim(self, count: int) -> Sequence[Claim]:
         """Waits up to `CLAIM_SECONDS` for up to `count` unclaimed requests, oldest first.
 
@@ -279,7 +283,7 @@ class Consumer(Protocol):
         """Returns a claim of this consumer again, under a new epoch; nothing if another replica owns the request."""
 
     async def report(self, capacity: Capacity) -> float | None:
-        """Publishes the replica's capacity and renews its lease.
+        """Publishes the replica's capacity, renews its lease and updates `stands_by`.
 
         Returns to a talker how many requests the codecs can take, as they report. None if none has, and to a codec.
         """
@@ -331,9 +335,12 @@ class StageConnector(Protocol):
     def reader(self) -> Reader:
         """Returns a reader of new cancellations and of the streams that it subscribes to."""
 
-    def consumer(self, group: Stage, name: str, ended: Callable[[], Set[str]] = frozenset) -> Consumer:
+    def consumer(
+        self, group: Stage, name: str, ended: Callable[[], Set[str]] = frozenset, standby_of: str = ""
+    ) -> Consumer:
         """Joins a group under a name that is unique and stable across restarts.
 
         `ended` returns the claims of requests that this process has ended, by entry ID. They are not claimed again: if
-        a fail-over has lost an end, this process writes it again.
+        a fail-over has lost an end, this process writes it again. `standby_of` is the name of the replica whose standby
+        this one is; empty for others.
         """

@@ -214,6 +214,9 @@ class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cell, separated by spaces."""
     replica: str = ""
     """Name of this replica, unique and stable across restarts. Empty: the value of `POD_NAME`."""
+    standby_of: str = ""
+    """Name of the replica of the same stage whose standby this one is. A standby takes over requests like any replica,
+    and claims none while that replica holds its lease. Empty: this one is no standby."""
     model: str
     """Directory of the checkpoint, or `bundled`."""
     model_name: str = "syrinx-us"

@@ -49,6 +49,7 @@ class RedisConsumer:
         lease_seconds: float,
         ended: Callable[[], Set[str]],
         is_checked: Callable[[str, StreamKind, Fence], bool],
+        standby_of: str = "",
     ) -> None:
         self._pool = pool
         self._keys = keys
@@ -57,6 +58,8 @@ class RedisConsumer:
         self._lease_ms = round(1000 * lease_seconds)
         self._ended = ended
         self._is_checked = is_checked
+        self._standby_of = standby_of
+        self.stands_by = bool(standby_of)
         self._held: dict[str, Claim] = {}
         """Accepted claims by entry ID; the one that was checked longest ago is the first."""
         self._accepting: set[str] = set()
@@ -146,10 +149,12 @@ class RedisConsumer:
 
     async def report(self, capacity: Capacity) -> float | None:
         started, rate = asyncio.get_running_loop().time(), f"{capacity.requests_per_second:.3f}"
-        arguments: Command = [self._group, self._name, str(capacity.free), rate]
+        standby = (self._standby_of, self._lease)
+        arguments: Command = [self._group, self._name, str(capacity.free), rate, *standby]
         keys = [self._keys.capacity, *self._queue_keys]
-        codecs, free = await self._pool.run(scripts.REPORT_CAPACITY, keys, arguments)
+        codecs, free, stands_by = await self._pool.run(scripts.REPORT_CAPACITY, keys, arguments)
         self._renewed_at = started
+        self.stands_by = stands_by == 1
         return float(free) if codecs and self._group is Stage.TALKER else None
 
     def _drop(self, entry_ids: Sequence[str]) -> None:

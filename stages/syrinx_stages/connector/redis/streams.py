@@ -308,9 +308,11 @@ class RedisConnector:
         self._readers.append(reader)
         return reader
 
-    def consumer(self, group: Stage, name: str, ended: Callable[[], Set[str]] = frozenset) -> RedisConsumer:
+    def consumer(
+        self, group: Stage, name: str, ended: Callable[[], Set[str]] = frozenset, standby_of: str = ""
+    ) -> RedisConsumer:
         limits = self._lease_seconds, ended, self._writer.is_checked
-        consumer = RedisConsumer(self._pool, self._keys, group, name, *limits)
+        consumer = RedisConsumer(self._pool, self._keys, group, name, *limits, standby_of)
         self._consumers.append(consumer)
         return consumer
 

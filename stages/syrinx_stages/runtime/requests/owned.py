@@ -70,7 +70,9 @@ class OwnedRequests(ABC, Generic[R]):
     first_phase: str
     """What happens to a request after its claim, as a span."""
 
-    def __init__(self, connector: StageConnector, replica: str, max_resident: int, metrics: Metrics) -> None:
+    def __init__(
+        self, connector: StageConnector, replica: str, max_resident: int, metrics: Metrics, standby_of: str = ""
+    ) -> None:
         self.replica = replica
         self.connector = connector
         self.metrics = metrics
@@ -85,7 +87,7 @@ class OwnedRequests(ABC, Generic[R]):
         self.reader = connector.reader()
         self.journal = Journal(self.output_kind)
         self.ownership = Ownership(
-            connector.consumer(self.group, replica, self.journal.ended),
+            connector.consumer(self.group, replica, self.journal.ended, standby_of),
             max_resident,
             self._claimed,
             self._lost,

@@ -28,6 +28,9 @@ class Ownership:
     as many as `admissible` returns are claimed at once: other replicas can claim the waiting requests. `measure`
     returns how much more the replica can serve, which is reported to the gateways: they refuse what would wait too
     long.
+
+    A standby claims nothing while its replica holds its lease. It always takes over requests with an expired lease, and
+    finishes what it owns.
     """
 
     def __init__(
@@ -65,6 +68,11 @@ class Ownership:
     def is_consuming(self) -> bool:
         """The replica reads its consumer group, which is a condition of readiness."""
         return self._started and not self._failing
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether new requests may be claimed: the replica is neither draining nor standing by."""
+        return self.claiming and not self._consumer.stands_by
 
     @property
     def free(self) -> int:
@@ -142,14 +150,14 @@ class Ownership:
             await self._consumer.hand_over([claim.entry_id for claim in excess])
 
     async def claim_loop(self) -> None:
-        """Claims while rows are free, until `stop_claiming`.
+        """Claims while rows are free and `may_claim`, until `stop_claiming`.
 
         Begins with one request, so that replicas share a burst, and claims more at once while others are waiting.
         """
         count = 1
         while self.claiming:
             self._changed.clear()
-            admissible = min(self.free, self._admissible())
+            admissible = min(self.free, self._admissible()) if self.may_claim else 0
             if admissible < 1:
                 self._failing.discard("claim")
                 await self._changed.wait()
@@ -168,9 +176,10 @@ class Ownership:
     async def report_loop(self) -> None:
         """Reports the capacity when it has changed, while only the codecs are full, and periodically."""
         while True:
-            capacity, free = self._measured(), None
+            capacity, free, stood_by = self._measured(), None, self._consumer.stands_by
             try:
                 free = await self._consumer.report(capacity)
+                self._stand_by(stood_by)
             except ConnectorError as error:
                 log.warning("cannot report the capacity: %s", error)
             self.codecs_free = 1 if free is None else free
@@ -178,6 +187,16 @@ class Ownership:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._wait_for_change(capacity)
+
+    def _stand_by(self, stood_by: bool) -> None:
+        """Ends a waiting claim if the replica is back. A standby is ready without one."""
+        if self._consumer.stands_by:
+            self._started = True
+            if not stood_by:
+                log.info("the replica that this standby is for is back: claiming no requests")
+                self._consumer.interrupt()
+        elif stood_by:
+            log.warning("the replica that this standby is for does not renew its lease: claiming requests")
 
     async def _wait_for_change(self, reported: Capacity) -> None:
         while True:
@@ -188,13 +207,13 @@ class Ownership:
                     async with asyncio.timeout(REPORT_SECONDS):
                         await self._freed.wait()
             self._freed.clear()
-            if (self.codecs_free < 1 and self.free > 0) or self._measured().free != reported.free:
+            if (self.codecs_free < 1 and self.free > 0 and self.may_claim) or self._measured().free != reported.free:
                 return
             self._report_due.clear()
             await self._report_due.wait()
 
     def _measured(self) -> Capacity:
-        return self._measure() if self.claiming else Capacity(0, 0.0)
+        return self._measure() if self.may_claim else Capacity(0, 0.0)
 
     async def lease_loop(self) -> None:
         """Renews leases and takes over requests with an expired lease, until cancelled."""

@@ -37,7 +37,8 @@ E = TypeVar("E", bound=Engine)
 class Worker(OwnedRequests[R], Generic[R, S, E]):
     """One replica of a stage.
 
-    `load` creates the engine; `start` calls it on the engine's thread.
+    `load` creates the engine; `start` calls it on the engine's thread. `standby_of` names the replica whose standby
+    this one is.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class Worker(OwnedRequests[R], Generic[R, S, E]):
         max_resident: int,
         live: LiveSettings[S],
         metrics: Metrics,
+        standby_of: str = "",
     ) -> None:
-        super().__init__(connector, replica, max_resident, metrics)
+        super().__init__(connector, replica, max_resident, metrics, standby_of)
         self.live: LiveSettings[S] = live
         self.engine: E
         self.steps: InFlightSteps[Any, Any]

@@ -18,9 +18,19 @@ local function give_away(requests, leases, group, consumer, id, undone)
   return true
 end
 
--- Returns the consumers whose leases have expired, those with the oldest first. If `lease` is '', or a connection was lost
--- meanwhile, only that of claims that were handed over: see `RedisConsumer._lease`.
+-- Returns the time of the last renewal, in ms, with which a lease has expired. If `lease` is '', or a connection was lost
+-- meanwhile, only that of claims that were handed over has: see `RedisConsumer._lease`.
+local function expiry(lease, retry)
+  return (lease == '' or retry == '1') and 0 or clock() - lease
+end
+
+-- Returns the consumers whose leases have expired, those with the oldest first.
 local function due(leases, lease, retry)
-  local last = (lease == '' or retry == '1') and 0 or clock() - lease
-  return redis.call('ZRANGEBYSCORE', leases, '-inf', last, 'LIMIT', 0, 100)
+  return redis.call('ZRANGEBYSCORE', leases, '-inf', expiry(lease, retry), 'LIMIT', 0, 100)
+end
+
+-- Returns whether a consumer has a lease that has not expired.
+local function holds_lease(leases, lease, retry, consumer)
+  local renewed = redis.call('ZSCORE', leases, consumer)
+  return renewed and tonumber(renewed) > expiry(lease, retry)
 end
