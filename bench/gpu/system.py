@@ -63,14 +63,15 @@ class Setup(Struct, frozen=True, kw_only=True):
             "connector": {"managed": True, "cells": self.cells},
         }
         resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "bench"}, "spec": spec}
-        return msgspec.convert(with_gpu_replicas(resource, lambda: self.gpus), TTSPipeline)
+        memory = () if self.paced else tuple(visible_gpus().values())[: self.gpus]
+        return msgspec.convert(with_gpu_replicas(resource, lambda: memory or (0,) * self.gpus), TTSPipeline)
 
 
 def _cards(setup: Setup) -> Sequence[str] | None:
     """Returns the GPUs to use; None if the machine has no choice. Raises `LocalError` if it has too few."""
     if setup.paced:
         return ()
-    visible = visible_gpus() if setup.device == "cuda" else ()
+    visible = tuple(visible_gpus()) if setup.device == "cuda" else ()
     if setup.gpus > max(1, len(visible)):
         raise LocalError(f"{setup.gpus} GPUs are needed, and {len(visible) or 'at most one'} can be used")
     return visible[: setup.gpus] or None

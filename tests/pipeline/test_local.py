@@ -76,6 +76,22 @@ async def test_stages_drain_in_order(tmp_path):
     assert max(words.index(f"talker-{n} drained") for n in (0, 1)) < words.index("codec-0 term")
 
 
+async def test_standbys_start_when_the_others_are_ready_and_stop_with_their_stage(tmp_path):
+    """Their start must not slow down what the others measure while they warm up."""
+    seen = []
+    spec = {"talker": TalkerSpec(standby=True), "codec": CodecSpec(standby=True)}
+    async with local(tmp_path, seen, a_pipeline(**spec)) as running:
+        assert [child.name for child in running.processes if child.is_standby] == [
+            "talker-standby-0",
+            "codec-standby-0",
+        ]
+        assert all(child.is_ready for child in running.processes)
+    order = [(event.kind, event.name) for event in seen if event.kind in ("starting", "ready")]
+    assert {name for _, name in order[:6]} == {"talker-0", "codec-0", "gateway-0"}
+    words = (tmp_path / "history").read_text().splitlines()
+    assert words.index("talker-standby-0 drained") < words.index("codec-standby-0 term")
+
+
 def restarts_of(seen, name):
     """When each unexpected exit of a process is followed by a restart."""
     events = (event for event in seen if event.kind == "exited" and event.name == name)

@@ -95,5 +95,5 @@ logging.debug("hidden")
 def test_the_stages_own_python_lists_the_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     visible_gpus.cache_clear()
-    assert visible_gpus() == ()
+    assert visible_gpus() == {}
     visible_gpus.cache_clear()

@@ -14,6 +14,7 @@ from syrinx_operator.resource.checks.check import load_one
 from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, TTSPipeline, VllmSpec, default_pipeline
 from syrinx_operator.resource.stage_config import StageProcess, plan_local
+from syrinx_stages.contract.keys import cell_of
 
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 
@@ -24,6 +25,7 @@ def processes(talker: TalkerSpec, codec: CodecSpec, **spec: Any) -> list[StagePr
 
 
 CUDA = CodecSpec(device="cuda")
+STOOD_BY = TalkerSpec(device="cuda", replicas=2, standby=True)
 ON_VLLM = TalkerSpec(device="cuda", engine="vllm", vllm=VllmSpec(tensor_parallel_size=2))
 
 
@@ -40,10 +42,15 @@ def on_gpus(talkers: int, codecs: int, **spec: Any) -> list[StageProcess]:
         (1, on_gpus(1, 1), {"talker-0": "a", "codec-0": "a"}),
         (3, processes(ON_VLLM, CUDA), {"talker-0": "ab", "codec-0": "c"}),
         (1, processes(ON_VLLM, CUDA), {}),
+        (
+            2,
+            processes(STOOD_BY, CUDA),
+            {"talker-0": "a", "talker-1": "b", "codec-0": "a", "talker-standby-0": "a", "talker-standby-1": "b"},
+        ),
     ],
 )
 def test_processes_take_gpus_in_turn(gpus: int, plan: list[StageProcess], expected: dict[str, str]) -> None:
-    """One each; a talker on vLLM those of its tensor parallelism."""
+    """One each; a talker on vLLM those of its tensor parallelism, and a standby those of its replica."""
     assert place(plan, "abcd"[:gpus]) == {name: tuple(chosen) for name, chosen in expected.items()}
 
 
@@ -66,10 +73,40 @@ async def test_processes_with_a_gpu_each_need_no_multi_process_service(monkeypat
     assert ["not installed" in event.text for event in events] == [True, True]
 
 
-def file(**stages: object) -> TTSPipeline:
+def roles(plan: list[StageProcess]) -> dict[str, tuple[str, float | None]]:
+    """Returns the replica that each process is a standby of, and its memory of a GPU."""
+    return {each.config.replica: (each.config.standby_of, each.config.memory_fraction) for each in plan}
+
+
+def test_a_standby_gets_a_third_of_its_stages_memory() -> None:
+    stood_by = processes(TalkerSpec(device="cuda", standby=True), CodecSpec(device="cuda", memory_fraction=0.3))
+    assert roles(stood_by) == {
+        "talker-0": ("", 0.4),
+        "talker-standby-0": ("talker-0", 0.2),
+        "codec-0": ("", 0.3),
+        "gateway-0": ("", None),
+    }
+    given = processes(TalkerSpec(device="cuda", memory_fraction=0.3, standby=True), CodecSpec())
+    assert [roles(given)[name][1] for name in ("talker-0", "talker-standby-0")] == [0.2, 0.1]
+    on_cpu = processes(TalkerSpec(), CodecSpec(standby=True))
+    assert roles(on_cpu) == {
+        "talker-0": ("", None),
+        "codec-0": ("", None),
+        "codec-standby-0": ("codec-0", None),
+        "gateway-0": ("", None),
+    }
+
+
+def test_a_standby_is_in_the_cell_of_its_replica() -> None:
+    plan = [each.config for each in processes(STOOD_BY, CUDA)]
+    assert all(cell_of(each.replica, 2) == cell_of(each.standby_of, 2) for each in plan if each.standby_of)
+
+
+def file(gib: float = 24, **stages: object) -> TTSPipeline:
+    """Returns a pipeline of a file on four GPUs with so much memory."""
     resource = {"apiVersion": "syrinx.dev/v1beta1", "kind": "TTSPipeline", "metadata": {"name": "demo"}, "spec": stages}
     data = msgspec.yaml.encode(resource)
-    return load_one("p.yaml", data, complete=lambda value: with_gpu_replicas(value, lambda: 4))
+    return load_one("p.yaml", data, complete=lambda value: with_gpu_replicas(value, lambda: [int(gib * 2**30)] * 4))
 
 
 def test_a_file_with_only_the_device_gets_a_talker_and_a_codec_on_each_gpu() -> None:
@@ -83,6 +120,15 @@ def test_replicas_of_the_file_are_kept_and_stages_on_the_cpu_have_one() -> None:
     assert (spec.talker.replicas, spec.codec.replicas, spec.gateway.replicas) == (1, 1, 1)
 
 
+@pytest.mark.parametrize(("gib", "has_standby"), [(22.0, False), (39.4, True), (139.8, True)])
+def test_gpus_with_40_gb_have_standbys(gib: float, has_standby: bool) -> None:
+    spec = file(gib, talker={"device": "cuda"}, codec={"device": "cuda", "standby": False}).spec
+    assert (spec.talker.standby, spec.codec.standby) == (has_standby, False)
+    others = {"talker": {"device": "cuda", "engine": "vllm"}, "codec": {"device": "cuda", "replicas": 4}}
+    assert not (file(gib, **others).spec.talker.standby or file(gib, **others).spec.codec.standby)
+    assert not file(gib).spec.talker.standby, "on the CPU"
+
+
 def test_replicas_on_vllm_share_the_gpus_by_their_tensor_parallelism() -> None:
     talker = {"device": "cuda", "engine": "vllm", "vllm": {"tensorParallelSize": 2}}
     assert file(talker=talker).spec.talker.replicas == 2
@@ -90,7 +136,7 @@ def test_replicas_on_vllm_share_the_gpus_by_their_tensor_parallelism() -> None:
 
 @pytest.mark.parametrize("resource", [None, [], {}, {"spec": 3}, {"spec": {"talker": "cuda"}}, {"spec": {}}])
 def test_other_data_is_left_to_the_checks_without_a_look_at_the_gpus(resource: object) -> None:
-    def fail() -> int:
+    def fail() -> list[int]:
         raise AssertionError("asked for GPUs")
 
     assert with_gpu_replicas(resource, fail) == resource

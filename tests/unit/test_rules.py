@@ -6,7 +6,7 @@ import pytest
 from syrinx_operator.resource.checks.rules import cluster_violations, violations
 from syrinx_operator.resource.fields.connector import ConnectorSpec
 from syrinx_operator.resource.fields.pods import Resources, SecretKey
-from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec, VllmSpec, default_pipeline
+from syrinx_operator.resource.spec import CodecSpec, PipelineSpec, TalkerSpec, VllmSpec, default_pipeline
 
 
 def pipeline(**spec):
@@ -35,6 +35,13 @@ CA = SecretKey(name="redis", key="ca.crt")
 )
 def test_addresses_of_sentinels_and_clusters(connector, expected):
     assert violated_paths(connector=connector) == expected
+
+
+def test_a_standby_is_for_syrinx_up_and_for_the_own_engine():
+    assert violated_paths(talker=TalkerSpec(standby=True), codec=CodecSpec(standby=True)) == []
+    assert violated_paths(talker=TalkerSpec(standby=True, engine="vllm")) == ["spec.talker.standby"]
+    found = cluster_violations(pipeline(codec=CodecSpec(standby=True)))
+    assert found == [(("spec", "codec", "standby"), "is for `syrinx up`: set replicas to at least 2")]
 
 
 def on_gpus(gpus, **talker):

@@ -68,8 +68,9 @@ class FakeStage:
 class FakeChild:
     """The interface of a stage's process, without a process."""
 
-    def __init__(self, stage, settings):
-        self.stage, self.name = stage, f"{stage}-0"
+    def __init__(self, stage, settings, standby=False):
+        self.stage, self.is_standby = stage, standby
+        self.name = f"{stage}-standby-0" if standby else f"{stage}-0"
         self.admin_url = f"http://{self.name}"
         self.settings_url = f"http://settings.{self.name}/settings/{stage}"
         self.restarts, self.is_ready = 0, True
@@ -235,6 +236,19 @@ async def test_errors_of_stages_are_reported_without_stopping_the_tuner(tuner, c
     await tuner.step()
     (warning,) = tuner.warnings
     assert warning.startswith("codec-0 did not apply its settings: 422: ") and "max_resident" in warning
+
+
+async def test_a_standby_gets_the_settings_and_is_no_replica(tuner, children, script):
+    """It serves only while its replica does not: the model of the pipeline has one talker."""
+    standby = FakeChild(Stage.TALKER, TalkerSettings(max_num_seqs=1), standby=True)
+    children.append(standby)
+    script.turns = [choose(CHOSEN)]
+    await tuner.step()
+    assert sorted(each.name for each in script.evidence[-1].replicas) == ["codec-0", "talker-0"]
+    assert standby.live.base.max_num_seqs == 4
+    standby.is_ready = False
+    await tuner.step()
+    assert not script.evidence[-1].disruption
 
 
 async def test_an_error_of_the_tuner_is_reported_in_the_state(tuner, children, script):

@@ -25,7 +25,7 @@ def load(file: str, notify: Callable[[str], None] | None) -> TTSPipeline:
     """
 
     def complete(resource: object) -> object:
-        return with_gpu_replicas(resource, lambda: len(visible_gpus()))
+        return with_gpu_replicas(resource, lambda: tuple(visible_gpus().values()))
 
     pipeline = load_one(file, read_file(file), notify, complete, lambda each: unusable(absolute(file, each)))
     return absolute(file, pipeline)

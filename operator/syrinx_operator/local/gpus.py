@@ -20,8 +20,10 @@ PROBE_SECONDS = 60.0
 
 
 @cache
-def visible_gpus() -> tuple[str, ...]:
-    """Returns the UUIDs of the GPUs that CUDA shows to this process, in its order; none if they cannot be listed.
+def visible_gpus() -> Mapping[str, int]:
+    """Returns the GPUs that CUDA shows to this process, in its order: the UUID and the bytes of memory of each.
+
+    None if they cannot be listed.
 
     UUIDs mean the same to a daemon of MPS and to its clients, which number GPUs differently.
     """
@@ -29,20 +31,23 @@ def visible_gpus() -> tuple[str, ...]:
         listed = subprocess.run(PROBE, capture_output=True, text=True, check=True, timeout=PROBE_SECONDS)
     except (OSError, subprocess.SubprocessError):
         # The stages start without a choice, and describe the error.
-        return ()
-    return tuple(listed.stdout.split())
+        return {}
+    return {uuid: int(memory) for uuid, memory in map(str.split, listed.stdout.splitlines())}
 
 
 def place(plan: Sequence[StageProcess], gpus: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Returns the GPUs of each process by the name of its replica: in turn, so that each GPU has as many.
 
-    A talker on vLLM gets as many as its tensor parallelism needs; all processes get all if there are too few.
+    A talker on vLLM gets as many as its tensor parallelism needs; all processes get all if there are too few. A standby
+    has those of its replica.
     """
-    needed = {process.config.replica: _width(process) for process in plan if process.config.device == "cuda"}
+    on_gpu = [process for process in plan if process.config.device == "cuda"]
+    needed = {each.config.replica: _width(each) for each in on_gpu if not each.config.standby_of}
     if len(gpus) < max(needed.values(), default=1):
         return {}
     turns = cycle(gpus)
-    return {name: tuple(islice(turns, width)) for name, width in needed.items()}
+    placed = {name: tuple(islice(turns, width)) for name, width in needed.items()}
+    return {each.config.replica: placed[each.config.standby_of or each.config.replica] for each in on_gpu}
 
 
 def is_shared(placed: Mapping[str, Sequence[str]]) -> bool:

@@ -123,9 +123,12 @@ class LocalPipeline:
             )
             for process in self._plan
         ]
-        for child in self.processes:
-            child.start()
-        await asyncio.gather(*(child.ready() for child in self.processes))
+        # A replica measures its steps while it warms up: a standby must not load its model meanwhile.
+        for is_standby in (False, True):
+            starting = [child for child in self.processes if child.is_standby == is_standby]
+            for child in starting:
+                child.start()
+            await asyncio.gather(*(child.ready() for child in starting))
 
     async def stop(self) -> None:
         """Drains the stages in order, then stops Redis. Idempotent."""
@@ -159,7 +162,7 @@ class LocalPipeline:
         """Returns the GPUs of each process; none if there is no choice."""
         if all(process.config.device != "cuda" for process in self._plan):
             return {}
-        cards = await asyncio.to_thread(gpus.visible_gpus) if self._cards is None else self._cards
+        cards = tuple(await asyncio.to_thread(gpus.visible_gpus)) if self._cards is None else self._cards
         if self._cards is None and len(cards) < 2:
             return {}
         placed = gpus.place(self._plan, cards)

@@ -1,6 +1,6 @@
 """Numbers of replicas of `syrinx up`, where nothing sets them: as many as the machine's cores or GPUs can run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -12,6 +12,9 @@ MAX_CORES = 32
 GIB_PER_PROCESS = 0.5
 MAX_GATEWAYS = 8
 """One Redis serves no more."""
+STANDBY_BYTES = 38 << 30
+"""Memory of a GPU on which a third of each stage's share has room for the weights of 1.7B and more than 100 requests:
+what a GPU that is sold with 40 GB has."""
 
 
 def sized_pipeline(cores: int, memory_gib: float) -> TTSPipeline:
@@ -23,18 +26,20 @@ def sized_pipeline(cores: int, memory_gib: float) -> TTSPipeline:
     return structs.replace(pipeline, spec=structs.replace(pipeline.spec, talker=talker, codec=codec))
 
 
-def with_gpu_replicas(resource: Any, count_gpus: Callable[[], int]) -> Any:
+def with_gpu_replicas(resource: Any, gpus: Callable[[], Sequence[int]]) -> Any:
     """Returns a resource, as plain data that may be invalid, with a talker and a codec on each GPU.
 
-    Applies to stages with device cuda that leave `replicas` out. One gateway process serves about as many listeners as
-    one GPU, so there is one more than GPUs, up to `MAX_GATEWAYS`, unless `spec.gateway.replicas` is given.
+    `gpus` returns the bytes of memory of each. Applies to stages with device cuda that leave `replicas` out. They get
+    standbys, too, if the memory permits and the resource does not say otherwise. One gateway process serves about as
+    many listeners as one GPU, so there is one more than GPUs, up to `MAX_GATEWAYS`, unless `spec.gateway.replicas` is
+    given.
     """
     spec = resource.get("spec") if isinstance(resource, dict) else None
     if not isinstance(spec, dict):
         return resource
     stages = {name: spec.get(name) for name in ("talker", "codec")}
     added = {
-        name: {**stage, "replicas": max(1, count_gpus() // _gpus_of_a_replica(stage))}
+        name: {**stage, "replicas": max(1, len(gpus()) // _gpus_of_a_replica(stage)), **_standby(stage, gpus())}
         for name, stage in stages.items()
         if isinstance(stage, dict) and stage.get("device") == "cuda" and "replicas" not in stage
     }
@@ -42,8 +47,14 @@ def with_gpu_replicas(resource: Any, count_gpus: Callable[[], int]) -> Any:
         return resource
     gateway = spec.get("gateway", {})
     if isinstance(gateway, dict) and "replicas" not in gateway:
-        added["gateway"] = {**gateway, "replicas": min(1 + count_gpus(), MAX_GATEWAYS)}
+        added["gateway"] = {**gateway, "replicas": min(1 + len(gpus()), MAX_GATEWAYS)}
     return {**resource, "spec": {**spec, **added}}
+
+
+def _standby(stage: dict[str, Any], gpus: Sequence[int]) -> dict[str, bool]:
+    """Returns the field `standby` of a stage that leaves it out, on GPUs of so many bytes."""
+    has_room = min(gpus, default=0) >= STANDBY_BYTES and stage.get("engine") != "vllm"
+    return {"standby": True} if has_room and "standby" not in stage else {}
 
 
 def _gpus_of_a_replica(stage: dict[str, Any]) -> int:

@@ -84,6 +84,7 @@ class Child:
         self.config = msgspec.structs.replace(process.config, settings_file=str(self._settings_file))
         self.pid: int | None = None
         self.drain_seconds = process.config.drain_seconds
+        self.is_standby = bool(process.config.standby_of)
         self._log_file = directory / f"{self.name}.log"
         self._environment = dict(environment)
         self._observe = observe

@@ -155,7 +155,12 @@ def identity_of(pipeline: TTSPipeline) -> Identity:
 
 
 def observe(children: Sequence[Child], replies: Mapping[str, StageReply], identity: Identity) -> Observation:
-    """Returns the tuner's input. Stages that are not ready or do not respond count as a disruption."""
+    """Returns the tuner's input. Stages that are not ready or do not respond count as a disruption.
+
+    Standbys are no part of it: they serve only during a disruption.
+    """
+    children = [child for child in children if not child.is_standby]
+    replies = {child.name: replies[child.name] for child in children}
     unavailable = [f"{child.name} is not ready" for child in children if not child.is_ready]
     unavailable += [reply.problem for reply in replies.values() if reply.problem]
     gateways = [replies[child.name] for child in children if child.stage is Stage.GATEWAY]

@@ -57,6 +57,11 @@ class StageSpec(pods.PodFields, frozen=True, kw_only=True):
     replicas: pods.Replicas = 1
     """Number of processes. Requests go to the replicas with free rows. Default: 1, or with `syrinx up` and device cuda
     one for each GPU."""
+    standby: bool = False
+    """Whether each replica has a standby: a process on the same device that is ready, and serves only while its replica
+    does not. A replica that crashes then costs its streams and new requests little more than a second instead of a
+    restart. Takes a third of memoryFraction. Only with `syrinx up`, which sets it for device cuda without `replicas` if
+    the GPUs have 40 GB."""
     autoscaling: Annotated[StageAutoscalingSpec | None, KUBERNETES] = None
     """Autoscaler of the stage. Default: none."""
     drain_seconds: pods.DrainSeconds = 60

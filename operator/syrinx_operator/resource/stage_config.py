@@ -8,9 +8,11 @@ from msgspec import Struct, structs
 from syrinx_operator.resource.checks.check import field_name
 from syrinx_operator.resource.checks.local_rules import local_violations
 from syrinx_operator.resource.fields.gateway import GatewaySpec
-from syrinx_operator.resource.resolve import ResolvedGateway, ResolvedPipeline, ResolvedTalker
+from syrinx_operator.resource.resolve import ResolvedCodec, ResolvedGateway, ResolvedPipeline, ResolvedTalker
 from syrinx_operator.resource.spec import PipelineSpec, TalkerSpec
 from syrinx_stages.contract.settings import (
+    CODEC_MEMORY,
+    TALKER_MEMORY,
     ApiConfig,
     SharedVoice,
     StageConfig,
@@ -27,6 +29,9 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
 }
 """Environment variables of all stages."""
+STANDBY_SHARE = 1 / 3
+"""Part of a stage's memory of a GPU that a standby gets: weights, and state for fewer requests."""
+_MEMORY = {Stage.TALKER: TALKER_MEMORY, Stage.CODEC: CODEC_MEMORY}
 
 
 class StageProcess(Struct, frozen=True):
@@ -41,7 +46,7 @@ class LocalError(Exception):
 
 
 def plan_local(pipeline: ResolvedPipeline, version: str) -> list[StageProcess]:
-    """Returns the processes of a local pipeline: talkers first, the gateway last. `version` is that of Syrinx.
+    """Returns the processes of a local pipeline: talkers first, the gateways last. `version` is that of Syrinx.
 
     The topology makes no difference: all processes are on one machine.
 
@@ -64,9 +69,31 @@ def plan_local(pipeline: ResolvedPipeline, version: str) -> list[StageProcess]:
     fields = {stage: stage_fields(pipeline, stage) for stage in (*WORKERS, Stage.GATEWAY)}
     fields[Stage.GATEWAY] |= public | _local_access(spec.gateway)
     return [
-        StageProcess(stage, structs.replace(base, replica=f"{stage}-{n}", **own))
+        process
         for stage, own in fields.items()
-        for n in range(pipeline.stage(stage).spec.replicas)
+        for process in _processes(pipeline.stage(stage), stage, structs.replace(base, **own))
+    ]
+
+
+def _processes(
+    resolved: ResolvedGateway | ResolvedTalker | ResolvedCodec, stage: Stage, config: StageConfig
+) -> list[StageProcess]:
+    """Returns the replicas of a stage, then their standbys. `config` lacks only their names and memory."""
+    names = [f"{stage}-{n}" for n in range(resolved.spec.replicas)]
+    if isinstance(resolved, ResolvedGateway) or not resolved.spec.standby:
+        return [StageProcess(stage, structs.replace(config, replica=name)) for name in names]
+    own = of_standby = config.memory_fraction
+    if resolved.device == "cuda":
+        of_both = resolved.spec.memory_fraction or _MEMORY[stage]
+        own, of_standby = (round(of_both * share, 3) for share in (1 - STANDBY_SHARE, STANDBY_SHARE))
+    # The number at the end of a name is its cell: a replica and its standby share one.
+    standbys = {f"{stage}-standby-{n}": name for n, name in enumerate(names)}
+    return [
+        *(StageProcess(stage, structs.replace(config, replica=name, memory_fraction=own)) for name in names),
+        *(
+            StageProcess(stage, structs.replace(config, replica=standby, standby_of=name, memory_fraction=of_standby))
+            for standby, name in standbys.items()
+        ),
     ]
 
 

@@ -138,6 +138,7 @@ _RESIDENT_ROWS = Rule(
 _FRACTION_OF_A_GPU = requires(
     "memoryFraction", ~has("device") | equals("device", "cuda"), "is that of a GPU: set device cuda, or leave it out"
 )
+_REPLICATE: Final = "set replicas to at least 2"
 _ONE_GPU = ~has("vllm") | equals("vllm.tensorParallelSize", 1)
 
 
@@ -222,9 +223,15 @@ _RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             "must not be a link-local address, at which clouds give nodes their credentials",
         ),
     ),
+    spec.StageSpec: (Rule("standby", ~is_true("standby"), f"is for `syrinx up`: {_REPLICATE}", cluster_only=True),),
     spec.TalkerSpec: (
         pod_template("talker"),
         _RESIDENT_ROWS,
+        Rule(
+            "standby",
+            ~is_true("standby") | equals("engine", "torch"),
+            f"is for engine torch: {_REPLICATE}",
+        ),
         requires("vllm", equals("engine", "vllm"), "needs `engine: vllm`"),
         requires("memoryFraction", equals("engine", "torch"), "is for engine torch: set vllm.gpuMemoryUtilization"),
         _FRACTION_OF_A_GPU,
