@@ -1,10 +1,9 @@
 """The whole pipeline as real processes: processes are killed during streams."""
 
 import asyncio
-import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -12,12 +11,9 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.local_pipeline import local_pipeline, replicated
+from support.local_pipeline import Running, kill, local_pipeline, replicated
 from support.prometheus import find_prometheus, promtool
 from support.waiting import DEADLINE
-from syrinx_operator.local.pipeline import LocalPipeline
-from syrinx_operator.local.supervisor import Child
-from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.metrics import BY_STAGE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,43 +21,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG = (
     "The old teacher carried seven green apples before breakfast. Her brother opened a broken window for his friends."
 )
-
-
-class Running:
-    """The pipeline and a client of it."""
-
-    def __init__(self, pipeline: LocalPipeline, client: httpx.AsyncClient) -> None:
-        self.pipeline, self.client = pipeline, client
-
-    def children(self, stage: str) -> list[Child]:
-        return [child for child in self.pipeline.processes if child.stage == stage]
-
-    async def synthesize(self, text: str, chunks: Callable[[int], None] = lambda frames: None) -> bytes:
-        """Returns the PCM of a streamed request. Calls `chunks` with the number of frames received so far."""
-        body = {"input": text, "voice": "us", "response_format": "pcm", "stream": True, "seed": 1}
-        pcm = b""
-        async with asyncio.timeout(DEADLINE), self.client.stream("POST", "/v1/audio/speech", json=body) as response:
-            assert response.status_code == 200, await response.aread()
-            async for chunk in response.aiter_raw():
-                pcm += chunk
-                chunks(len(pcm) // FAMILY.frame_bytes)
-        return pcm
-
-    async def metrics(self, child: Child) -> str:
-        return (await self.client.get(f"{child.admin_url}/metrics")).text
-
-    async def ready(self) -> None:
-        """Waits until every process is ready."""
-        async with asyncio.timeout(DEADLINE):
-            for child in self.pipeline.processes:
-                while not await self._is_ready(child):
-                    await asyncio.sleep(0.05)
-
-    async def _is_ready(self, child: Child) -> bool:
-        try:
-            return (await self.client.get(f"{child.admin_url}/readyz")).status_code == 200
-        except httpx.HTTPError:
-            return False
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -84,11 +43,6 @@ async def running(running_pipeline: Running) -> Running:
 async def undisturbed(running_pipeline: Running) -> bytes:
     """The audio of `LONG` without failures."""
     return await running_pipeline.synthesize(LONG)
-
-
-def kill(children: list[Child], number: signal.Signals) -> None:
-    for child in children:
-        os.kill(child.pid, number)
 
 
 @pytest.mark.smoke
