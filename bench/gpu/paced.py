@@ -155,14 +155,14 @@ def build_talker(config: StageConfig, connector: StageConnector, metrics: Metric
     """Returns the real service with the simulated engine."""
     live = LiveSettings(config.talker, config.settings_generation, config.max_resident)
     return TalkerService(
-        connector, lambda: (_Talker(), Reading()), config.replica, config.max_resident, live, metrics
+        connector, lambda: (_Talker(), Reading()), config.replica, config.max_resident, live, metrics, config.standby_of
     ), None
 
 
 def build_codec(config: StageConfig, connector: StageConnector, metrics: Metrics) -> tuple[CodecService, None]:
     """Returns the real service with the simulated engine."""
     live = LiveSettings(config.codec, config.settings_generation, config.max_resident)
-    return CodecService(connector, _Codec, config.replica, config.max_resident, live, metrics), None
+    return CodecService(connector, _Codec, config.replica, config.max_resident, live, metrics, config.standby_of), None
 
 
 if __name__ == "__main__":

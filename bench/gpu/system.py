@@ -38,6 +38,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     """Whether the codec silences each utterance's first frame, see `gpu.quiet`."""
     gpus: int = 1
     """Number of GPUs that talkers and codecs use."""
+    standby: bool | None = None
+    """Whether talkers and codecs have standbys; None: as for a user who does not say."""
     cells: int = 1
     """Number of Redis servers among which the replicas are divided."""
 
@@ -56,10 +58,11 @@ class Setup(Struct, frozen=True, kw_only=True):
 
     def pipeline(self) -> TTSPipeline:
         """Returns the resource."""
+        standby = {} if self.standby is None else {"standby": self.standby}
         spec = {
             "model": {"path": self.model} if self.model else {"bundled": True},
-            "talker": {"device": self.device, "engine": self.engine},
-            "codec": {"device": self.device},
+            "talker": {"device": self.device, "engine": self.engine} | standby,
+            "codec": {"device": self.device} | standby,
             "connector": {"managed": True, "cells": self.cells},
         }
         resource = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "bench"}, "spec": spec}
@@ -114,6 +117,10 @@ class System:
         """Process ids by name."""
         found = {child.name: child.pid for child in self._local.processes if child.pid is not None}
         return found | self._local.redis_pids
+
+    def is_ready_again(self, name: str, pid: int) -> bool:
+        """Returns whether a process is ready and no longer the one with a process id."""
+        return any(each.name == name and each.is_ready and each.pid != pid for each in self._local.processes)
 
     @property
     def admin_urls(self) -> dict[str, str]:

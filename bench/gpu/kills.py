@@ -1,0 +1,122 @@
+"""Measures what listeners hear when the only talker and codec are killed: `python -m gpu.kills`.
+
+Listeners play one utterance after the other in real time. Then one of the processes gets SIGKILL, once the talker and
+once the codec. By default as `syrinx up` runs them; `--standby on` and `off` compare.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gpu import SIZE_NAMES, plan
+from gpu.service import EXPECTED, model_directory
+from gpu.system import Setup, System
+from syrinx_operator.commands.bench.load import LoadGenerator, LoadResult
+from syrinx_operator.commands.client import SpeechClient
+
+RAMP_UP_SECONDS, BEFORE_SECONDS, AFTER_SECONDS = 10.0, 5.0, 25.0
+"""Until all listeners have started, from then to the kill, and from the kill until no further utterance begins."""
+VICTIMS = ("talker-0", "codec-0")
+
+
+class Kill(Struct, frozen=True):
+    """What the listeners heard of a kill. Times in seconds."""
+
+    killed: str
+    utterances: int
+    refused: int
+    """Utterances that got 503."""
+    failed: int
+    """Other utterances without their whole audio."""
+    longest_stall: float
+    """Of an utterance that had begun to play."""
+    longest_wait: float
+    """For the first audio."""
+    away: float
+    """Until the process was ready again."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.killed} killed: longest stall {self.longest_stall:.2f} s, longest wait {self.longest_wait:.2f} s; "
+            f"of {self.utterances} utterances {self.refused} refused, {self.failed} failed; "
+            f"ready again after {self.away:.1f} s"
+        )
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parses the command line. Raises SystemExit for invalid arguments."""
+    parser = argparse.ArgumentParser(prog="python -m gpu.kills", description="Measure kill -9 of talker and codec.")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument("--size", choices=SIZE_NAMES, default="1b7", help="real shapes, random weights (default: 1b7)")
+    model.add_argument("--random-model", help="directory written by gpu.checkpoint")
+    model.add_argument("--bundled", action="store_true", help="the bundled voice")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--paced", action="store_true", help="simulate the engines' timing, without a GPU: gpu.paced")
+    parser.add_argument("--standby", choices=("on", "off"), help="default: as syrinx up decides for this GPU")
+    parser.add_argument("--listeners", type=int, default=100, help="number of listeners (default: 100)")
+    parser.add_argument("--generators", type=int, default=4, help="worker processes of the load generator (default: 4)")
+    args = parser.parse_args(arguments)
+    args.model, args.base = None, False
+    return args
+
+
+async def measure(args: argparse.Namespace) -> list[Kill]:
+    """Measures each kill. Raises one of `gpu.service.EXPECTED`."""
+    async with contextlib.AsyncExitStack() as stack:
+        model, system = model_directory(args, stack), System()
+        standby = None if args.standby is None else args.standby == "on"
+        setup = Setup(model=model, device=args.device, paced=args.paced, standby=standby)
+        await stack.enter_async_context(system.running(setup))
+        async with SpeechClient(system.urls[0]) as client:
+            voices = await client.voices()
+        script = plan.make_script(voices, fixed_lengths=not args.bundled)
+        generator = await stack.enter_async_context(LoadGenerator(system.urls, script, args.generators))
+        return [await kill(system, generator, args.listeners, victim) for victim in VICTIMS]
+
+
+async def kill(system: System, generator: LoadGenerator, listeners: int, victim: str) -> Kill:
+    """Kills a process in front of listeners."""
+    hearing = asyncio.create_task(generator.live(listeners, RAMP_UP_SECONDS, BEFORE_SECONDS + AFTER_SECONDS))
+    await asyncio.sleep(RAMP_UP_SECONDS + BEFORE_SECONDS)
+    pid, start = system.pids[victim], time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    while not system.is_ready_again(victim, pid):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    away = time.monotonic() - start
+    return _heard(victim, await hearing, away)
+
+
+def _heard(victim: str, result: LoadResult, away: float) -> Kill:
+    refused = sum(each.error == "http 503" for each in result.outcomes)
+    played = [each.playback for each in result.outcomes if each.playback is not None and each.error is None]
+    return Kill(
+        killed=victim,
+        utterances=len(result.outcomes),
+        refused=refused,
+        failed=len(result.outcomes) - len(played) - refused,
+        longest_stall=max((each.longest_underrun for each in played), default=0.0),
+        longest_wait=max((each.first_playable for each in played), default=0.0),
+        away=away,
+    )
+
+
+def main() -> int:
+    """Measures and prints the results; returns the exit status."""
+    try:
+        kills = asyncio.run(measure(parse(sys.argv[1:])))
+    except EXPECTED as error:
+        print(f"gpu.kills: {error}", file=sys.stderr)
+        return 1
+    print(*kills, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
