@@ -23,7 +23,8 @@ def free_share(device: torch.device, fraction: float, needed: int, what: str) ->
     if left < needed:
         raise StartError(
             f"memoryFraction {fraction:g} of {total / GIB:.1f} GiB leaves {max(left, 0) / GIB:.1f} GiB for {what}, "
-            f"which needs at least {needed / GIB:.1f} GiB: increase memoryFraction, or use a larger GPU"
+            f"which needs at least {needed / GIB:.1f} GiB: increase memoryFraction, set standby to false if "
+            "it is true, or use a larger GPU"
         )
     if free < needed:
         raise StartError(
