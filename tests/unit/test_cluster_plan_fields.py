@@ -21,7 +21,7 @@ NOBODY = set()
 ELSEWHERE = (
     r"spec\.(paused|updateStrategy|rollout)\b|spec\.slo\.(underrunRatio|ttfa\.(\d+\.)?target)$|"
     r"spec\.tuning(?!\.prometheus\.(url|keda))\b|"
-    r"spec\.(talker|codec)\.autoscaling\.mode$|spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
+    r"spec\.(talker|codec)\.(standby|autoscaling\.mode)$|spec\.connector\.passwordEnv$|spec\.gateway\.(apiKeys|tls)\.\w*[fF]ile$"
 )
 """Fields that only tuning, a roll-out or `syrinx up` uses."""
 
