@@ -105,6 +105,7 @@ class System:
                 cards=_cards(setup),
             )
             async with self._local:
+                await self._local.all_ready()
                 yield
 
     @property

@@ -85,7 +85,7 @@ async def test_standbys_start_when_the_others_are_ready_and_stop_with_their_stag
             "talker-standby-0",
             "codec-standby-0",
         ]
-        assert all(child.is_ready for child in running.processes)
+        await running.all_ready()
     order = [(event.kind, event.name) for event in seen if event.kind in ("starting", "ready")]
     assert {name for _, name in order[:6]} == {"talker-0", "codec-0", "gateway-0"}
     words = (tmp_path / "history").read_text().splitlines()

@@ -31,6 +31,7 @@ async def running() -> AsyncIterator[Running]:
         local_pipeline(pipeline) as local,
         httpx.AsyncClient(base_url=local.gateway_url, timeout=DEADLINE) as client,
     ):
+        await local.all_ready()
         yield Running(local, client)
 
 

@@ -123,12 +123,18 @@ class LocalPipeline:
             )
             for process in self._plan
         ]
-        # A replica measures its steps while it warms up: a standby must not load its model meanwhile.
-        for is_standby in (False, True):
-            starting = [child for child in self.processes if child.is_standby == is_standby]
-            for child in starting:
+        serving = [child for child in self.processes if not child.is_standby]
+        for child in serving:
+            child.start()
+        await asyncio.gather(*(child.ready() for child in serving))
+        # Not before: a replica measures its steps while it warms up.
+        for child in self.processes:
+            if child.is_standby:
                 child.start()
-            await asyncio.gather(*(child.ready() for child in starting))
+
+    async def all_ready(self) -> None:
+        """Waits until the standbys are ready, too. Raises `LocalError` if one cannot start."""
+        await asyncio.gather(*(child.ready() for child in self.processes))
 
     async def stop(self) -> None:
         """Drains the stages in order, then stops Redis. Idempotent."""
