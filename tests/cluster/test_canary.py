@@ -24,13 +24,17 @@ DOES_NOT_START = {
     "CrashLoopBackOff|have restarted 3 times": {"talker": {"env": [{"name": "PYTHONHOME", "value": "/nowhere"}]}},
 }
 """Changes that keep a version from starting, by a pattern of the reason: Kubernetes alternates between two words."""
-STARVED = {"talker": {"resources": {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}}}
-"""With a twentieth of a processor a talker starts, but generates speech more slowly than it is played."""
+STARVED = {
+    "talker": {"resources": {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}},
+    "gateway": {"maxQueueSeconds": 2},
+}
+"""With a twentieth of a processor a talker starts, but generates speech more slowly than it is played. Patient clients
+would show that only minutes later."""
 OBJECTIVE = {"ttfa": [{"taskType": "CustomVoice", "ttfaP95Ms": 5000}]}
 """What the running version meets on a slow machine too."""
 PATIENT = {"maxQueueSeconds": 60}
 """Nobody is refused because a machine is slow, only for what the operator does."""
-UNDO = {"image": None, "talker": {"env": None, "resources": None, "podAnnotations": None}}
+UNDO = {"image": None, "gateway": PATIENT, "talker": {"env": None, "resources": None, "podAnnotations": None}}
 
 
 @pytest.fixture(scope="module")
