@@ -92,6 +92,16 @@ async def test_standbys_start_when_the_others_are_ready_and_stop_with_their_stag
     assert words.index("talker-standby-0 drained") < words.index("codec-standby-0 term")
 
 
+async def test_a_standby_that_cannot_start_is_a_warning(tmp_path):
+    seen = []
+    async with local(tmp_path, seen, a_pipeline(talker=TalkerSpec(standby=True)), talker="alone") as running:
+        with pytest.raises(LocalError, match="talker-standby-0 could not start"):
+            await running.all_ready()
+        assert all(child.is_ready for child in running.processes if not child.is_standby)
+    (warning,) = (event for event in seen if event.kind == "warning" and event.name == "talker-standby-0")
+    assert warning.text == ("could not start (exit code 3), so nothing stands by: syrinx: no checkpoint in bundled")
+
+
 def restarts_of(seen, name):
     """When each unexpected exit of a process is followed by a restart."""
     events = (event for event in seen if event.kind == "exited" and event.name == name)

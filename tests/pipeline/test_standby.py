@@ -54,21 +54,12 @@ async def frames(running: Running, child: Child) -> float:
     return sum(sample.value for family in families if family.name == "syrinx_frames" for sample in family.samples)
 
 
-async def test_a_standby_is_ready_and_serves_nothing_beside_its_replica(
-    running: Running, undisturbed: list[bytes]
-) -> None:
-    for stage in STAGES:
-        replica, standby = pair(running, stage)
-        assert await frames(running, replica) > 0
-        assert (standby.is_ready, await frames(running, standby)) == (True, 0)
-
-
 @pytest.mark.smoke
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_standby_takes_over_the_streams_of_a_killed_replica_until_that_is_back(
+async def test_streams_outlive_a_killed_replica_and_it_comes_back(
     running: Running, undisturbed: list[bytes], stage: str
 ) -> None:
-    replica, standby = pair(running, stage)
+    replica, _ = pair(running, stage)
     heard, killed = set[int](), list[int]()
 
     def listener(number: int) -> Coroutine[None, None, bytes]:
@@ -81,13 +72,9 @@ async def test_a_standby_takes_over_the_streams_of_a_killed_replica_until_that_i
         return running.synthesize(TEXTS[number], chunks=on_chunk)
 
     assert await asyncio.gather(*map(listener, range(len(TEXTS)))) == undisturbed
-    assert await frames(running, standby) > 0
     await running.ready()
     assert replica.pid not in killed
-    before = await frames(running, standby)
     assert await asyncio.gather(*map(running.synthesize, TEXTS)) == undisturbed
-    assert await frames(running, standby) == before, "the replica claims again"
-    assert await frames(running, replica) > 0
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -101,7 +88,7 @@ async def test_new_requests_are_served_while_the_replica_is_away(
     try:
         assert await asyncio.gather(*map(running.synthesize, TEXTS)) == undisturbed
         assert await frames(running, standby) > before
-        assert (await running.client.get(f"{running.children('gateway')[0].admin_url}/readyz")).status_code == 200
+        await running.ready("gateway")
     finally:
         kill([replica], signal.SIGCONT)
     await running.ready()

@@ -55,10 +55,12 @@ class Running:
     async def metrics(self, child: Child) -> str:
         return (await self.client.get(f"{child.admin_url}/metrics")).text
 
-    async def ready(self) -> None:
-        """Waits until every process is ready."""
+    async def ready(self, *stages: str) -> None:
+        """Waits until every process is ready, of all stages or of some."""
         async with asyncio.timeout(DEADLINE):
             for child in self.pipeline.processes:
+                if stages and child.stage not in stages:
+                    continue
                 while not await self._is_ready(child):
                     await asyncio.sleep(0.05)
 

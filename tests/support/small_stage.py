@@ -45,7 +45,7 @@ def main():
     signal.signal(signal.SIGTERM, on_term)
     note("start")
     print("loading the model", file=sys.stderr, flush=True)
-    if mode == "fail":
+    if mode == "fail" or (mode == "alone" and config.get("standby_of")):
         print(f"syrinx: no checkpoint in {config['model']}", file=sys.stderr)
         sys.exit(3)
     if mode == "silent":

@@ -32,6 +32,11 @@ def exited(name: str, code: int, restart_in: float) -> Event:
     return Event("exited", name, f"exited unexpectedly ({describe_exit(code)}); restarting {when}", code)
 
 
+def missing(name: str, code: int, last_line: str) -> Event:
+    """A standby could not start; `last_line` is that of its output."""
+    return Event("warning", name, f"could not start ({describe_exit(code)}), so nothing stands by: {last_line}", code)
+
+
 def stopped(name: str, code: int, seconds: float) -> Event:
     """A process exited `seconds` after it was asked to."""
     cause = f" ({describe_exit(code)})" if code else ""

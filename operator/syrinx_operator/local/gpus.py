@@ -23,7 +23,7 @@ PROBE_SECONDS = 60.0
 def visible_gpus() -> Mapping[str, int]:
     """Returns the GPUs that CUDA shows to this process, in its order: the UUID and the bytes of memory of each.
 
-    None if they cannot be listed.
+    Empty if they cannot be listed.
 
     UUIDs mean the same to a daemon of MPS and to its clients, which number GPUs differently.
     """

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.local.backoff import Backoff
-from syrinx_operator.local.events import Event, Observer, describe_exit, exited, ready, stopped
+from syrinx_operator.local.events import Event, Observer, describe_exit, exited, missing, ready, stopped
 from syrinx_operator.local.files import write_atomically
 from syrinx_operator.resource.stage_config import LocalError, StageProcess
 from syrinx_stages.contract.settings import StageConfig
@@ -154,6 +154,9 @@ class Child:
                 if self._stopping.is_set():
                     return None
                 if not self._ready.is_set():
+                    if self.is_standby:
+                        # Nobody waits for it.
+                        self._observe(missing(self.name, self._code, self._tail[-1] if self._tail else ""))
                     output = "\n".join(f"  {line}" for line in self._tail) or "  (none)"
                     return LocalError(f"{self.name} could not start ({describe_exit(self._code)}). Output:\n{output}")
                 was_ready = 0.0 if self._ready_at is None else time.monotonic() - self._ready_at
