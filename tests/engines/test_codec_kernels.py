@@ -11,7 +11,7 @@ from support.small_codec import CODES, CONFIG, Reference, random_decoder, random
 
 from syrinx_stages.codec.cuda.engine import CudaCodecEngine
 from syrinx_stages.codec.engine import split_frames
-from syrinx_stages.codec.cuda.forward import ForwardPass
+from syrinx_stages.codec.cuda.forward import WAVEFORM_BLOCK, ForwardPass
 from syrinx_stages.codec.cuda.memory import StreamStates, Workspace, WorkspaceSize, split_k_workspace, workspace_size
 from syrinx_stages.codec.cuda.tiles import Tile
 from syrinx_stages.codec.cuda.weights import CodecWeights, Conv
@@ -139,3 +139,15 @@ def test_a_forward_pass_fits_in_a_workspace_of_its_size(decoder: CodecDecoder) -
         torch.float32
     )
     assert size.fits_in(size) and not WorkspaceSize(size.activations + 1, 0, 0).fits_in(size)
+
+
+def test_what_fills_a_shape_is_not_computed(decoder: CodecDecoder, engine: CudaCodecEngine) -> None:
+    """Blocks of padding rows, and of a row's frames beyond its own, end before they compute."""
+    codes, shape = random_frames(1, seed=2), (3, 4)
+    _, forward = engine.get(shape)
+    forward.pcm.fill_(12345)
+    engine.open("a")
+    result = engine.launch(["a"], [codes], shape)
+    np.testing.assert_allclose(samples(engine.read(result)[0]), Reference(decoder).decode(codes), atol=TOLERANCE)
+    own, block = decoder.config.samples_per_frame, WAVEFORM_BLOCK
+    assert (result.pcm.flatten()[-(-own // block) * block :] == 12345).all()

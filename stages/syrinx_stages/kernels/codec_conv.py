@@ -8,6 +8,7 @@ convolution with S * channels outputs per input position.
 import triton
 import triton.language as tl
 
+from .codec_frames import is_padding
 from .codec_math import snake_beta, store_saturated
 from .launch import grid_dependency_wait, launch_dependents
 from .split_k import split_k_reduce
@@ -56,15 +57,15 @@ def _epilogue(
 
 
 _UNSPECIALIZED = [
-    "num_positions", "positions_per_row", "dilation", "in_tail", "residual_tail", "out_tail", "snake_tail"
+    "num_positions", "positions_per_row", "frames", "dilation", "in_tail", "residual_tail", "out_tail", "snake_tail"
 ]  # fmt: skip
 """Integer arguments whose values must not trigger another compilation."""
 
 
 @triton.jit(do_not_specialize=_UNSPECIALIZED)
 def causal_conv(
-    x, weight, bias, residual, out, snake_out, frequency, magnitude, partial_sums, counters,
-    num_positions, positions_per_row, eps, dilation, in_tail, residual_tail, out_tail, snake_tail,
+    x, weight, bias, residual, out, snake_out, frequency, magnitude, partial_sums, counters, row_table,
+    num_positions, positions_per_row, frames, eps, dilation, in_tail, residual_tail, out_tail, snake_tail,
     IN_CHANNELS: tl.constexpr, N: tl.constexpr, OUT_CHANNELS: tl.constexpr, TAPS: tl.constexpr,
     NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr, PDL: tl.constexpr,
@@ -83,12 +84,16 @@ def causal_conv(
         frequency, magnitude: [N] float32, SnakeBeta's parameters.
         partial_sums: [tiles, SPLIT_K, BLOCK_M, BLOCK_N] float32 scratch, used with SPLIT_K > 1.
         counters: [tiles] int32, zero before and after the launch.
+        row_table, frames: see `codec_frames`.
         NORM: channels of an RMS norm of x whose weight is folded into `weight`, or 0.
     """
     n_tiles: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     tile = tl.program_id(0)
     split = tl.program_id(1)
-    m = (tile // n_tiles) * BLOCK_M + tl.arange(0, BLOCK_M)
+    start = (tile // n_tiles) * BLOCK_M
+    if not PDL and is_padding(row_table, start, BLOCK_M, num_positions, positions_per_row, frames):
+        return
+    m = start + tl.arange(0, BLOCK_M)
     n = (tile % n_tiles) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     m_clamped = tl.minimum(m, num_positions - 1)
@@ -167,10 +172,10 @@ def _residual_unit_epilogue(
     store_saturated(snake_out + offset[:, None] + n[None, :], acc, mask)
 
 
-@triton.jit(do_not_specialize=["num_positions", "positions_per_row", "dilation", "in_tail", "snake_tail"])
+@triton.jit(do_not_specialize=["num_positions", "positions_per_row", "frames", "dilation", "in_tail", "snake_tail"])
 def residual_unit(
     x, weight, bias, frequency, magnitude, point_weight, point_bias, residual, out, snake_out, out_frequency,
-    out_magnitude, num_positions, positions_per_row, dilation, in_tail, snake_tail,
+    out_magnitude, row_table, num_positions, positions_per_row, frames, dilation, in_tail, snake_tail,
     C: tl.constexpr, C_LOW: tl.constexpr, C_HIGH: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -185,8 +190,12 @@ def residual_unit(
         frequency, magnitude: [C] float32, SnakeBeta between the two convolutions.
         residual, out: [num_positions, C]; may be the same tensor; out may be None.
         snake_out: [rows, snake_tail + T, C], receives SnakeBeta of the result with out_frequency, out_magnitude.
+        row_table, frames: see `codec_frames`.
     """
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    start = tl.program_id(0) * BLOCK_M
+    if not PDL and is_padding(row_table, start, BLOCK_M, num_positions, positions_per_row, frames):
+        return
+    m = start + tl.arange(0, BLOCK_M)
     low = tl.arange(0, C_LOW)
     k = tl.arange(0, BLOCK_K)
     m_clamped = tl.minimum(m, num_positions - 1)

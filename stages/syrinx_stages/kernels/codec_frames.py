@@ -17,7 +17,8 @@ ROW_SLOT = tl.constexpr(0)
 ROW_PAST_FRAMES = tl.constexpr(1)
 """Frames decoded by earlier calls. With 0 the slot's content belongs to a previous stream and is not read."""
 ROW_NEW_FRAMES = tl.constexpr(2)
-"""Frames to decode in this call. A padding row has 0 and does not modify any slot."""
+"""Frames to decode in this call. A padding row has 0 and does not modify any slot. Blocks of padding alone end at once
+where there are too many blocks to run together, so that activations of padding are of any former call."""
 
 # Columns of the segment table [segments, SEGMENT_COLUMNS] int64: which part of a state row belongs where in the
 # activation buffers. All offsets are in elements and multiples of 16.
@@ -27,6 +28,18 @@ SEGMENT_SIZE = tl.constexpr(1)
 SEGMENT_BUFFER_OFFSET = tl.constexpr(2)
 SEGMENT_ROW_STRIDE = tl.constexpr(3)
 SEGMENT_FRAME_STRIDE = tl.constexpr(4)
+
+
+@triton.jit
+def is_padding(row_table, start, size, num_positions, positions_per_row, frames):
+    """Returns whether `size` positions of rows * T belong to no frame that is decoded. Padding rows come last."""
+    row = start // positions_per_row
+    last = (tl.minimum(start + size, num_positions) - 1) // positions_per_row
+    following = tl.minimum(row + 1, last)
+    new_frames = tl.load(row_table + row * ROW_COLUMNS + ROW_NEW_FRAMES)
+    is_used = (start % positions_per_row) * frames < new_frames * positions_per_row
+    is_used |= (following > row) & (tl.load(row_table + following * ROW_COLUMNS + ROW_NEW_FRAMES) > 0)
+    return not is_used
 
 
 @triton.jit
@@ -116,21 +129,23 @@ def sliding_window_attention(
     slot = tl.load(row_table + row * ROW_COLUMNS + ROW_SLOT).to(tl.int64)
     past_frames = tl.load(row_table + row * ROW_COLUMNS + ROW_PAST_FRAMES)
     new_frames = tl.load(row_table + row * ROW_COLUMNS + ROW_NEW_FRAMES)
+    if new_frames == 0:
+        return
     angle = (past_frames + f).to(tl.float32)[:, None] * frequencies[None, :]
     cos = cosine(angle)
     sin = sine(angle)
-    frame_mask = (f < frames)[:, None]
+    new_mask = (f < new_frames)[:, None]
     qkv_offset = (row * frames + f)[:, None] * qkv_width
     dtype: tl.constexpr = qkv.dtype.element_ty
 
     # Keys and values of this call.
     key_ptrs = qkv + qkv_offset + (HEADS + kv_head) * HEAD_DIM
-    low = tl.load(key_ptrs + half[None, :], mask=frame_mask & half_mask, other=0.0).to(tl.float32)
-    high = tl.load(key_ptrs + HEAD_DIM // 2 + half[None, :], mask=frame_mask & half_mask, other=0.0).to(tl.float32)
+    low = tl.load(key_ptrs + half[None, :], mask=new_mask & half_mask, other=0.0).to(tl.float32)
+    high = tl.load(key_ptrs + HEAD_DIM // 2 + half[None, :], mask=new_mask & half_mask, other=0.0).to(tl.float32)
     key_low = (low * cos - high * sin).to(dtype)
     key_high = (high * cos + low * sin).to(dtype)
     value_ptrs = qkv + qkv_offset + (HEADS + KV_HEADS + kv_head) * HEAD_DIM
-    value = tl.load(value_ptrs + dim[None, :], mask=frame_mask & dim_mask, other=0.0)
+    value = tl.load(value_ptrs + dim[None, :], mask=new_mask & dim_mask, other=0.0)
 
     # Keys and values of earlier calls.
     k_cache = kv_cache + slot * (2 * CACHE_LENGTH * KV_HEADS * HEAD_DIM) + kv_head * HEAD_DIM
@@ -144,18 +159,17 @@ def sliding_window_attention(
     old_value = tl.load(v_cache + offset + dim[None, :], mask=cached_mask & dim_mask, other=0.0)
 
     new_offset = (((past_frames + f) % CACHE_LENGTH) * (KV_HEADS * HEAD_DIM))[:, None]
-    new_mask = (f < new_frames)[:, None]
     tl.store(k_cache + new_offset + half[None, :], key_low, mask=new_mask & half_mask)
     tl.store(k_cache + HEAD_DIM // 2 + new_offset + half[None, :], key_high, mask=new_mask & half_mask)
     tl.store(v_cache + new_offset + dim[None, :], value, mask=new_mask & dim_mask)
 
     old_attended = cached[None, :] & (past[None, :] >= f[:, None])
-    new_attended = (f[None, :] <= f[:, None]) & (f[None, :] > f[:, None] - WINDOW) & (f < frames)[None, :]
+    new_attended = (f[None, :] <= f[:, None]) & (f[None, :] > f[:, None] - WINDOW) & (f < new_frames)[None, :]
     for query_head in tl.static_range(HEADS // KV_HEADS):
         head = kv_head * (HEADS // KV_HEADS) + query_head
         query_ptrs = qkv + qkv_offset + head * HEAD_DIM
-        low = tl.load(query_ptrs + half[None, :], mask=frame_mask & half_mask, other=0.0).to(tl.float32)
-        high = tl.load(query_ptrs + HEAD_DIM // 2 + half[None, :], mask=frame_mask & half_mask, other=0.0)
+        low = tl.load(query_ptrs + half[None, :], mask=new_mask & half_mask, other=0.0).to(tl.float32)
+        high = tl.load(query_ptrs + HEAD_DIM // 2 + half[None, :], mask=new_mask & half_mask, other=0.0)
         high = high.to(tl.float32)
         query_low = (low * cos - high * sin).to(dtype)
         query_high = (high * cos + low * sin).to(dtype)
@@ -174,7 +188,7 @@ def sliding_window_attention(
         denominator = tl.sum(old, 1) + tl.sum(new, 1)
         result = acc / tl.where(denominator > 0, denominator, 1.0)[:, None]
         out_ptrs = out + (row * frames + f)[:, None] * (HEADS * HEAD_DIM) + head * HEAD_DIM + dim[None, :]
-        store_saturated(out_ptrs, result, frame_mask & dim_mask)
+        store_saturated(out_ptrs, result, new_mask & dim_mask)
 
 
 @triton.jit(do_not_specialize=["positions_per_row"])
@@ -202,9 +216,9 @@ def depthwise_conv_norm(
     store_saturated(out + position.to(tl.int64) * C + c, result, c < C)
 
 
-@triton.jit(do_not_specialize=["num_positions", "positions_per_row"])
+@triton.jit(do_not_specialize=["num_positions", "positions_per_row", "frames"])
 def waveform_conv(
-    x, weight, bias, pcm, num_positions, positions_per_row,
+    x, weight, bias, pcm, row_table, num_positions, positions_per_row, frames,
     C: tl.constexpr, TAPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The last convolution: clamps to [-1, 1] and rounds to 16-bit samples. Grid (blocks of rows * T positions,).
@@ -212,7 +226,10 @@ def waveform_conv(
     x: [rows, TAPS - 1 + T, C]. weight: [TAPS, C] and bias: [1], both float32. pcm: [rows * T] int16.
     """
     launch_dependents(PDL)
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    start = tl.program_id(0) * BLOCK_M
+    if not PDL and is_padding(row_table, start, BLOCK_M, num_positions, positions_per_row, frames):
+        return
+    m = start + tl.arange(0, BLOCK_M)
     c = tl.arange(0, BLOCK_C)
     m_clamped = tl.minimum(m, num_positions - 1)
     buffer_position = (m_clamped // positions_per_row).to(tl.int64) * (TAPS - 1 + positions_per_row)

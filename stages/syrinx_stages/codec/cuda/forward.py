@@ -182,7 +182,8 @@ class ForwardPass:
             x=self._buffer(x), weight=conv.weight, bias=conv.bias, residual=self._buffer(residual),
             out=self._buffer(out), snake_out=self._buffer(snake_out), frequency=frequency, magnitude=magnitude,
             partial_sums=split_k.partial_sums, counters=split_k.counters,
-            num_positions=positions, positions_per_row=positions // self._rows, eps=self._weights.config.rms_norm_eps,
+            row_table=self._row_table, num_positions=positions, positions_per_row=positions // self._rows,
+            frames=self._frames, eps=self._weights.config.rms_norm_eps,
             dilation=conv.dilation, in_tail=self._tail(x), residual_tail=self._tail(residual),
             out_tail=self._tail(out), snake_tail=self._tail(snake_out),
             IN_CHANNELS=conv.in_channels, N=conv.outputs, OUT_CHANNELS=conv.out_channels, TAPS=conv.taps,
@@ -244,8 +245,8 @@ class ForwardPass:
             magnitude=conv.snake[1], point_weight=unit.point.weight, point_bias=unit.point.bias,
             residual=self._buffer(residual), out=self._buffer(out), snake_out=self._buffer(snake_out),
             out_frequency=unit.point.snake[0], out_magnitude=unit.point.snake[1],
-            num_positions=positions, positions_per_row=positions // self._rows, dilation=conv.dilation,
-            in_tail=self._tail(name), snake_tail=self._tail(snake_out),
+            row_table=self._row_table, num_positions=positions, positions_per_row=positions // self._rows,
+            frames=self._frames, dilation=conv.dilation, in_tail=self._tail(name), snake_tail=self._tail(snake_out),
             C=channels, C_LOW=low, C_HIGH=channels - low, TAPS=conv.taps, PRECISION=self._precision,
             BLOCK_M=tile.block_m, BLOCK_K=tile.block_k,
         )  # fmt: skip
@@ -257,6 +258,7 @@ class ForwardPass:
         self._add(
             "waveform", codec_frames.waveform_conv, (triton.cdiv(positions, WAVEFORM_BLOCK),),
             x=self._buffer("waveform"), weight=weights.waveform, bias=weights.waveform_bias, pcm=self.pcm,
-            num_positions=positions, positions_per_row=positions // self._rows,
+            row_table=self._row_table, num_positions=positions, positions_per_row=positions // self._rows,
+            frames=self._frames,
             C=channels, TAPS=taps, BLOCK_M=WAVEFORM_BLOCK, BLOCK_C=triton.next_power_of_2(channels),
         )  # fmt: skip
