@@ -115,6 +115,8 @@ class EngineResult(Struct, frozen=True, kw_only=True):
     """From admission to the first codes, with a prompt of 22 tokens."""
     codec_ms: dict[str, dict[str, float]] = {}
     """Calls of other numbers of frames."""
+    half_filled_ms: dict[str, dict[str, float]] = {}
+    """Calls by frames and rows of the shape, of which a row more than half decode frames."""
     launch_gap_ms: dict[str, float] = {}
     """Device idle between two frames in the steady loop, median."""
     launch_gap_p99_ms: dict[str, float] = {}
