@@ -38,7 +38,7 @@ ADVANCE_SECONDS, ADVANCE_ROW_SECONDS = 0.00095, 0.000008
 PREFILL_SECONDS, PREFILL_REQUEST_SECONDS = 0.0011, 0.00006
 """Time of a prefill of short prompts: constant, and per request."""
 CALL_SECONDS, CALL_FRAME_SECONDS = 0.0005, 0.000025
-"""Time of a codec call: constant, and per frame of each row."""
+"""Time of a codec call: constant, and per frame; padding costs nothing."""
 NOISE = random.Random(0).randbytes(64 * FAMILY.frame_bytes)
 """PCM of the maximum number of frames of a call."""
 _PROMPT = Prompt(np.zeros((0, 2), np.int32), (), pad=0)
@@ -139,8 +139,8 @@ class _Codec(_Device):
     def launch(
         self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair
     ) -> tuple[float, list[int]]:
-        rows, frames = shape
-        return self.queue(CALL_SECONDS + CALL_FRAME_SECONDS * rows * frames), [len(items) for items in codes]
+        frames = [len(items) for items in codes]
+        return self.queue(CALL_SECONDS + CALL_FRAME_SECONDS * sum(frames)), frames
 
     def read(self, call: tuple[float, list[int]]) -> Sequence[bytes]:
         done_at, frames = call

@@ -16,8 +16,8 @@ class Calls(NamedTuple):
     per_row: float
     per_frame: float
 
-    def at(self, rows: int, frames: int) -> float:
-        """Returns the seconds of a call."""
+    def at(self, rows: int, frames: float) -> float:
+        """Returns the seconds of a call. frames: of each row, in the mean."""
         return self.base + rows * (self.per_row + frames * self.per_frame)
 
 

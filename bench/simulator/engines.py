@@ -141,7 +141,8 @@ class TimedCodecEngine(_Engine):
     def launch(self, ids: Sequence[str], codes: Sequence[Sequence[bytes]], shape: CapturePair) -> tuple[float, Any]:
         """Starts a call."""
         calls = self._costs.captured if shape in self.captured else self._costs.eager
-        return self._queue(calls.at(*shape), shape[0]), [len(frames) for frames in codes]
+        frames = [len(each) for each in codes]
+        return self._queue(calls.at(len(ids), sum(frames) / len(ids)), len(ids)), frames
 
     def read(self, call: tuple[float, Sequence[int]]) -> Sequence[bytes]:
         """Waits for a call."""

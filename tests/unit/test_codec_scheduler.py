@@ -182,26 +182,32 @@ def test_a_call_hits_or_is_padded_to_a_captured_shape_or_runs_eagerly() -> None:
     assert call([row("a", pending=8, decoded=8)], settings) == Call(("a",), (8,), (1, 8), "eager")
 
 
-# Engines on which padding is cheaper than another call -----------------------------------------------------------
+# Engines on which a call costs more than padding -----------------------------------------------------------------
 
 
-def test_rows_with_fewer_frames_join_while_their_padding_is_below_the_overhead() -> None:
+def test_rows_with_fewer_frames_join_a_call_on_an_engine_where_calls_cost() -> None:
     rows = [row("late", 4, decoded=4, age=0.4), row("tail", 1, decoded=4, segment_ended=True), row("new", 9, decoded=8)]
     rows.append(row("other", 3, decoded=4, age=0.05, segment_ended=True))
     assert call(rows, overhead=0) == Call(("late",), (4,), (1, 4), "eager")
-    assert call(rows, overhead=2) == Call(("late",), (4,), (1, 4), "eager")
-    assert call(rows, overhead=3) == Call(("late", "tail"), (4, 1), (2, 4), "eager")
-    assert call(rows, overhead=4) == Call(("late", "tail", "other"), (4, 1, 3), (3, 4), "eager")
+    assert call(rows, overhead=1) == Call(("late", "tail", "other"), (4, 1, 3), (3, 4), "eager")
+    assert call(rows, CodecSettings(max_num_seqs=2, chunk_ramp=RAMP), 1) == Call(
+        ("late", "tail"), (4, 1), (2, 4), "eager"
+    )
 
 
-def test_rows_with_fewer_frames_replace_padding_rows() -> None:
-    settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP, capture_pairs=((1, 4), (4, 4), (8, 4)))
+def test_rows_that_join_leave_a_call_within_its_captured_shapes() -> None:
     rows = [row(f"{index}", 4, decoded=4, age=0.4) for index in range(3)]
     tails = [row(f"tail {index}", 1, decoded=4, age=0.1, segment_ended=True) for index in range(2)]
+    pairs = ((1, 4), (4, 4), (8, 2))
+    settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP, capture_pairs=pairs)
     assert call(rows + tails, settings, overhead=1) == Call(("0", "1", "2", "tail 0"), (4, 4, 4, 1), (4, 4), "hit")
-    many = call(rows + tails, settings, overhead=15)
-    assert many == Call(("0", "1", "2", "tail 0", "tail 1"), (4, 4, 4, 1, 1), (8, 4), "padded")
-    assert (many.min_shape, many.padding) == ((5, 4), 18)
+    settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP, capture_pairs=(*pairs[:2], (8, 4)))
+    many = Call(("0", "1", "2", "tail 0", "tail 1"), (4, 4, 4, 1, 1), (8, 4), "padded")
+    assert call(rows + tails, settings, overhead=1) == many
+    # Where nothing is captured, everything joins.
+    settings = CodecSettings(max_num_seqs=8, chunk_ramp=RAMP, capture_pairs=((1, 4),))
+    alone = Call(many.ids, many.frames, (5, 4), "eager")
+    assert call(rows + tails, settings, overhead=1) == alone
 
 
 @given(st.lists(st.tuples(st.integers(1, 16), st.integers(1, 16)), max_size=8), st.integers(1, 16), st.integers(1, 16))

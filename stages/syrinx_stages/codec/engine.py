@@ -36,7 +36,7 @@ class CodecEngine(Engine, Protocol):
     """Holds the decoder state of all resident streams and runs decoder calls. A shape is (rows, frames)."""
 
     overhead_frames: int
-    """The fixed cost of a call, in frames of compute: padding a call by fewer frames is cheaper than a second call.
+    """The fixed cost of a call, in frames of compute: one with fewer waits for others to join it while another runs.
     0: streams with different numbers of frames never share a call."""
 
     codebook_size: int

@@ -370,4 +370,3 @@ class CodecService(Worker[Stream, CodecSettings, CodecEngine]):
         shape = (str(rows), str(frames), call.result)
         self.metrics[m.CODEC_CALLS].labels(*shape).inc()
         self.metrics[m.CODEC_CALL_SECONDS].labels(*shape).inc(completed.seconds)
-        self.metrics[m.PADDED_FRAMES].inc(call.padding)

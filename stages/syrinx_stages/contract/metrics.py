@@ -75,7 +75,6 @@ CHUNK_RAMP = _BY_NAME["syrinx_chunk_ramp_frames"]
 CAPTURED_SHAPES = _BY_NAME["syrinx_codec_captured_shapes"]
 CAPTURE_SECONDS = _BY_NAME["syrinx_codec_capture_seconds"]
 CAPTURE_BYTES = _BY_NAME["syrinx_codec_capture_bytes"]
-PADDED_FRAMES = _BY_NAME["syrinx_codec_padded_frames_total"]
 
 REDIS_SECONDS = _BY_NAME["syrinx_redis_write_seconds"]
 REDIS_FULL = _BY_NAME["syrinx_redis_full"]

@@ -3,8 +3,8 @@
 A row is ready when the next chunk of its ramp is complete, or its input has ended, or has stalled or waits for text
 before the first chunk. A row that is about to underrun is ready with half a chunk, or with less if no row is ready.
 The most urgent ready row sets the call's number of frames: without captured shapes, those of all its complete chunks
-for which there is time. Other rows that are ready for the same number join the call; on an engine where padding is
-cheaper than another call, so do rows with fewer.
+for which there is time. Other rows that are ready for the same number join the call; on an engine where a call costs
+more than padding, so do those with fewer.
 """
 
 import math
@@ -48,11 +48,6 @@ class Call(Struct, frozen=True):
     def min_shape(self) -> CapturePair:
         """The smallest shape that holds the call."""
         return len(self.ids), max(self.frames)
-
-    @property
-    def padding(self) -> int:
-        """Frames computed only to fill the shape."""
-        return self.shape[0] * self.shape[1] - sum(self.frames)
 
 
 class Schedule(Struct, frozen=True):
@@ -114,9 +109,14 @@ def prefill_frames(row: Row, context_frames: int | None) -> int:
     return max(0, min(row.context, row.context + row.skip - context_frames, PREFILL_FRAMES))
 
 
+def holds(shape: CapturePair, rows: int, frames: int) -> bool:
+    """Returns whether a call of (rows, frames) can be padded to a shape."""
+    return shape[0] >= rows and shape[1] >= frames
+
+
 def cheapest_shape(captured: Iterable[CapturePair], rows: int, frames: int) -> CapturePair | None:
     """Returns the captured shape with the fewest frames in total that holds (rows, frames), or None."""
-    fitting = [shape for shape in captured if shape[0] >= rows and shape[1] >= frames]
+    fitting = [shape for shape in captured if holds(shape, rows, frames)]
     return min(fitting, key=lambda shape: (shape[0] * shape[1], shape)) if fitting else None
 
 
@@ -152,8 +152,9 @@ def schedule(
     in_time = _rows_in_time(len(same), frames, rows.slack(now, same), seconds_per_frame)
     batch = [(row.id, frames) for row in same[:in_time]]
     if overhead:
-        smaller = [(row.id, count) for row, count in ready if count < frames]
-        batch += _smaller_rows(len(batch), frames, smaller[: settings.max_num_seqs - len(batch)], captured, overhead)
+        room = max((shape[0] for shape in captured if holds(shape, len(batch), frames)), default=settings.max_num_seqs)
+        fewer = [(row.id, count) for row, count in ready if count < frames]
+        batch += fewer[: max(0, min(room, settings.max_num_seqs) - len(batch))]
     ids, call_frames = zip(*batch, strict=True)
     min_shape = (len(ids), max(call_frames))
     shape = cheapest_shape(captured, *min_shape)
@@ -175,26 +176,3 @@ def _rows_in_time(count: int, frames: int, slack: float, seconds_per_frame: floa
         return count
     # Half of the slack is for the other stream's own call.
     return max(1, int(slack / 2 / (seconds_per_frame * frames)))
-
-
-def _smaller_rows(
-    rows: int, frames: int, candidates: Sequence[tuple[str, int]], captured: Sequence[CapturePair], overhead: int
-) -> Sequence[tuple[str, int]]:
-    """Returns the candidates (id, fewer than `frames`) that join a call of (rows, frames), most urgent first.
-
-    Candidates that replace padding are free. Each further one saves a call of its own, so as many join as keep the
-    additional padding within a call's overhead.
-    """
-    own = cheapest_shape(captured, rows, frames)
-    free_rows = [
-        captured_rows - rows for captured_rows, length in captured if captured_rows >= rows and length >= frames
-    ]
-    counts = range(len(candidates) + 1) if own is None else sorted({min(n, len(candidates)) for n in free_rows})
-    candidate_frames = [0, *accumulate(count for _, count in candidates)]
-    max_padding = (0 if own is None else own[0] * own[1] - rows * frames) + overhead
-    best = 0
-    for count in counts:
-        padded = cheapest_shape(captured, rows + count, frames) or (rows + count, frames)
-        if padded[0] * padded[1] - rows * frames - candidate_frames[count] <= max_padding:
-            best = count
-    return candidates[:best]
