@@ -141,6 +141,7 @@ bench-gpu: $(VENV)/.runs ## Measure engines and service on this machine's NVIDIA
 	PYTHONPATH=bench $(VENV)/bin/python -m gpu.talker
 	PYTHONPATH=bench $(VENV)/bin/python -m gpu.codec
 	PYTHONPATH=bench $(VENV)/bin/python -m gpu.service $(GPU_ARGS)
+	PYTHONPATH=bench $(VENV)/bin/python -m gpu.kills
 	PYTHONPATH=bench $(VENV)/bin/python -m gpu.report
 
 clean: ## Remove what make made

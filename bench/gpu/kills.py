@@ -7,47 +7,29 @@ once the codec. By default as `syrinx up` runs them; `--standby on` and `off` co
 import argparse
 import asyncio
 import contextlib
+import datetime
 import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from msgspec import Struct
+import msgspec
 
-from gpu import SIZE_NAMES, plan
+from gpu import RESULTS, SIZE_NAMES, plan
+from gpu.monitor import Gpus
+from gpu.results import Kill, KillsRun
 from gpu.service import EXPECTED, model_directory
 from gpu.system import Setup, System
 from syrinx_operator.commands.bench.load import LoadGenerator, LoadResult
 from syrinx_operator.commands.client import SpeechClient
+from syrinx_operator.local.files import write_atomically
+from syrinx_operator.local.machine import describe, publishable_command, revision
 
 RAMP_UP_SECONDS, BEFORE_SECONDS, AFTER_SECONDS = 10.0, 5.0, 25.0
 """Until all listeners have started, from then to the kill, and from the kill until no further utterance begins."""
 VICTIMS = ("talker-0", "codec-0")
-
-
-class Kill(Struct, frozen=True):
-    """What the listeners heard of a kill. Times in seconds."""
-
-    killed: str
-    utterances: int
-    refused: int
-    """Utterances that got 503."""
-    failed: int
-    """Other utterances without their whole audio."""
-    longest_stall: float
-    """Of an utterance that had begun to play."""
-    longest_wait: float
-    """For the first audio."""
-    away: float
-    """Until the process was ready again."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.killed} killed: longest stall {self.longest_stall:.2f} s, longest wait {self.longest_wait:.2f} s; "
-            f"of {self.utterances} utterances {self.refused} refused, {self.failed} failed; "
-            f"ready again after {self.away:.1f} s"
-        )
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -62,6 +44,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--standby", choices=("on", "off"), help="default: as syrinx up decides for this GPU")
     parser.add_argument("--listeners", type=int, default=100, help="number of listeners (default: 100)")
     parser.add_argument("--generators", type=int, default=4, help="worker processes of the load generator (default: 4)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the result (default: bench/results)")
     args = parser.parse_args(arguments)
     args.model, args.base = None, False
     return args
@@ -108,13 +91,27 @@ def _heard(victim: str, result: LoadResult, away: float) -> Kill:
 
 
 def main() -> int:
-    """Measures and prints the results; returns the exit status."""
+    """Measures, prints and writes the results; returns the exit status."""
+    args, gpus = parse(sys.argv[1:]), Gpus()
     try:
-        kills = asyncio.run(measure(parse(sys.argv[1:])))
+        kills = asyncio.run(measure(args))
     except EXPECTED as error:
         print(f"gpu.kills: {error}", file=sys.stderr)
         return 1
     print(*kills, sep="\n")
+    run = KillsRun(
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        command=publishable_command("python -m gpu.kills", sys.argv[1:]),
+        revision=revision(),
+        machine=describe(),
+        gpu=", ".join(gpus.names()) or None,
+        listeners=args.listeners,
+        kills=kills,
+    )
+    device = "cpu" if args.paced or args.device == "cpu" else gpus.short_name()
+    without = "_without_standby" if args.standby == "off" else ""
+    data = msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n"
+    write_atomically(args.out / f"{device}_kills{without}.json", data)
     return 0
 
 

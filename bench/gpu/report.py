@@ -1,4 +1,4 @@
-"""Generates the report of a GPU's results: `python -m gpu.report` writes `h200.json` and `h200.md`.
+"""Generates the reports of all GPUs with results: `python -m gpu.report` writes `gpu.json`, and `h200.md` for an H200.
 
 The targets are in `targets.csv`; figures published by others, on other machines with other load generators, in
 `published.csv`, and they have columns and tables of their own. The analysis is in `h200_notes.md`, which is written by
@@ -43,6 +43,8 @@ def report(gathered: Gathered, summary: Mapping[str, Any], notes: str) -> str:
     for result, name in ((gathered.talker, "Talker"), (gathered.codec, "Codec")):
         if result.measured_ms:
             parts += [f"## {name} engine", _engine(result)]
+    if gathered.kills:
+        parts += ["## Processes killed in front of listeners", "\n".join(f"- {each}." for each in gathered.kills)]
     if gathered.speech:
         parts += ["## Speech of the bundled voice under load", speech_table(gathered.speech)]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
@@ -116,23 +118,24 @@ def _service(run: ServiceRun) -> str:
 
 
 def main() -> int:
-    """Writes the report; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m gpu.report", description="Generate the report of a GPU's results.")
+    """Writes the reports; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m gpu.report", description="Generate the reports of GPUs' results.")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--prefix", default="h200", help="prefix of the file names (default: h200)")
     args = parser.parse_args()
+    summaries: dict[str, Any] = {}
     try:
-        gathered = gather(args.results, args.prefix)
-        result = summarize(gathered)
-        notes = args.results / f"{args.prefix}_notes.md"
-        text = report(gathered, result, notes.read_text("utf-8") if notes.exists() else "")
-        data = msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n"
-        write_atomically(args.results / f"{args.prefix}.json", data)
-        write_atomically(args.results / f"{args.prefix}.md", text.encode())
+        for card in sorted({file.name.partition("_")[0] for file in args.results.glob(f"*_{PRIMARY}_service.json")}):
+            gathered = gather(args.results, card)
+            summaries[card] = summarize(gathered)
+            notes = args.results / f"{card}_notes.md"
+            text = report(gathered, summaries[card], notes.read_text("utf-8") if notes.exists() else "")
+            write_atomically(args.results / f"{card}.md", text.encode())
+            print(f"{card}\n\n{_targets(summaries[card])}\n")
+        data = msgspec.json.format(msgspec.json.encode(summaries), indent=1) + b"\n"
+        write_atomically(args.results / "gpu.json", data)
     except (OSError, msgspec.DecodeError) as error:
         print(f"gpu.report: {error}", file=sys.stderr)
         return 1
-    print(_targets(result))
     return 0
 
 

@@ -99,6 +99,42 @@ class SpeechRun(Struct, frozen=True, kw_only=True):
     loads: Sequence[Spoken]
 
 
+class Kill(Struct, frozen=True):
+    """What the listeners heard of a kill. Times in seconds."""
+
+    killed: str
+    utterances: int
+    refused: int
+    """Utterances that got 503."""
+    failed: int
+    """Other utterances without their whole audio."""
+    longest_stall: float
+    """Of an utterance that had begun to play."""
+    longest_wait: float
+    """For the first audio."""
+    away: float
+    """Until the process was ready again."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.killed} killed: longest stall {self.longest_stall:.2f} s, longest wait {self.longest_wait:.2f} s; "
+            f"of {self.utterances} utterances {self.refused} refused, {self.failed} failed; "
+            f"ready again after {self.away:.1f} s"
+        )
+
+
+class KillsRun(Struct, frozen=True, kw_only=True):
+    """The result file of `gpu.kills`."""
+
+    created: str
+    command: str
+    revision: str | None
+    machine: Machine
+    gpu: str | None
+    listeners: int
+    kills: Sequence[Kill]
+
+
 class EngineResult(Struct, frozen=True, kw_only=True):
     """The result file of `gpu.talker` or `gpu.codec`. Times are milliseconds by batch size; empty: not measured."""
 
@@ -115,8 +151,8 @@ class EngineResult(Struct, frozen=True, kw_only=True):
     """From admission to the first codes, with a prompt of 22 tokens."""
     codec_ms: dict[str, dict[str, float]] = {}
     """Calls of other numbers of frames."""
-    half_filled_ms: dict[str, dict[str, float]] = {}
-    """Calls by frames and rows of the shape, of which a row more than half decode frames."""
+    padding: float | None = None
+    """Part of the time of a padded codec call that a captured shape of its own would save."""
     launch_gap_ms: dict[str, float] = {}
     """Device idle between two frames in the steady loop, median."""
     launch_gap_p99_ms: dict[str, float] = {}
@@ -141,6 +177,7 @@ class Gathered(Struct, frozen=True, kw_only=True):
     codec: EngineResult = EngineResult()
     speech: Sequence[Spoken] = ()
     """How well the bundled voice was understood, by load."""
+    kills: Sequence[Kill] = ()
     runs: dict[str, ServiceRun] = {}
     """By file name without the GPU prefix and `_service`."""
 
@@ -160,9 +197,11 @@ def gather(directory: Path, prefix: str) -> Gathered:
     }
     spoken = directory / f"{prefix}_speech.json"
     speech = msgspec.json.decode(spoken.read_bytes(), type=SpeechRun).loads if spoken.exists() else ()
+    killed = directory / f"{prefix}_kills.json"
+    kills = msgspec.json.decode(killed.read_bytes(), type=KillsRun).kills if killed.exists() else ()
     services = sorted(directory.glob(f"{prefix}_*_service.json"))
     runs = {file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): load(file) for file in services}
-    return Gathered(**engines, speech=speech, runs=runs)
+    return Gathered(**engines, speech=speech, kills=kills, runs=runs)
 
 
 _UNITS = {"open": "req/s", "closed": "clients", "live": "listeners", "burst": "at once"}

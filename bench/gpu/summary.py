@@ -1,4 +1,4 @@
-"""The contents of `h200.json`: the measured figures of one GPU, beside targets and published figures."""
+"""What `gpu.json` has of one GPU: its measured figures, beside targets and published figures."""
 
 import csv
 from collections.abc import Mapping
@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 from gpu.plan import LOOPS, is_gap_free
 from gpu.results import PRIMARY, Gathered, ServiceRun
 from syrinx_operator.commands.bench.stats import Point
 
-OVER_ONE = {"two_gpu_over_one": "2_gpus", "four_gpu_over_one": "4_gpus_4_cells"}
+OVER_ONE = {"two_over_one": "2_gpus", "four_over_one": "4_gpus_4_cells"}
 """Ratios to one GPU of the same machine, with the end of the run's name."""
 CLIENTS_A_GPU = 64
 """Fewer concurrent clients do not load several GPUs."""
@@ -78,6 +79,17 @@ def figures(run: ServiceRun) -> dict[str, Any]:
     }
 
 
+def step_over_alone(run: ServiceRun, frame_ms: Mapping[str, float]) -> float | None:
+    """Returns the ratio of a talker step in service, at the most concurrent clients, to one of as many rows alone."""
+    closed = [point for point in run.points if point.load == "closed"]
+    work = closed[-1].usage.stages.get("talker-0") if closed else None
+    step_ms, step_rows = (work["step_ms"], work["frames_per_step"]) if work else (None, None)
+    if not frame_ms or step_ms is None or step_rows is None:
+        return None
+    rows, times = zip(*sorted((float(rows), ms) for rows, ms in frame_ms.items()), strict=True)
+    return step_ms / float(np.interp(step_rows, rows, times))
+
+
 def listeners(run: ServiceRun) -> list[int]:
     """Returns the largest number of listeners without a gap in each search; 0 for a search without any."""
     found: dict[int, int] = {}
@@ -133,11 +145,16 @@ def summarize(gathered: Gathered) -> dict[str, Any]:
         "talker_launch_gap_ms": talker.launch_gap_ms,
         "codec_4frames_ms": codec.codec_4frames_ms,
         "codec_floor_ms": codec.floor_ms,
+        "padding": codec.padding,
     }
     if run is not None:
         result |= figures(run) | {"revision": run.revision, "driver": run.driver, "created": run.created}
+        result["step_in_service_over_alone"] = step_over_alone(run, talker.talker_frame_ms)
     if gathered.speech:
         result["asr_under_load"] = {each.name: each.identified for each in gathered.speech}
+    if gathered.kills:
+        result["crash_stall_s"] = max(each.longest_stall for each in gathered.kills)
+        result["crash_refused"] = sum(each.refused for each in gathered.kills)
     if quiet := gathered.runs.get(f"{PRIMARY}_quiet"):
         result["quiet_ttfa_p95_ms"] = figures(quiet)["open_loop_ttfa_p95_ms"]
     if base := gathered.runs.get(f"{PRIMARY}_base"):

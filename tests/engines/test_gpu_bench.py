@@ -10,7 +10,7 @@ from msgspec import structs
 from gpu import checkpoint, plan, report, summary
 from gpu.monitor import Usage
 from gpu.plan import MEAN_SECONDS, make_script
-from gpu.results import EngineResult, Gathered, ServicePoint, ServiceRun
+from gpu.results import EngineResult, Gathered, Kill, ServicePoint, ServiceRun
 from syrinx_operator.commands.bench.load import GeneratorStats, corpus
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
 from syrinx_operator.local.machine import Machine
@@ -160,9 +160,18 @@ def test_figures_of_a_run():
     assert result["burst128_p99_ms"] == pytest.approx(50, abs=0.1)
 
 
+def test_a_talker_step_in_service_is_compared_with_one_of_as_many_rows_alone():
+    work = {"talker-0": {"step_ms": 6.0, "frames_per_step": 48.0}}
+    busy = structs.replace(point("closed", 64, [outcome(0.02)]), usage=Usage([], {}, work, None))
+    assert summary.step_over_alone(run(busy), {"32": 3.0, "64": 5.0, "8": 1.0}) == pytest.approx(1.5)
+    assert summary.step_over_alone(run(busy), {}) is None
+    assert summary.step_over_alone(run(), {"1": 1.0}) is None
+
+
 def test_report_compares_measured_figures_with_targets():
     talker = EngineResult(benchmark="talker", talker_frame_ms={"1": 2.4, "64": 4.4}, floor_ms={"1": 1.1})
-    gathered = Gathered(talker=talker, runs={"1b7_defaults": run(point("open", 20, [outcome(0.03)] * 40))})
+    kills = [Kill("talker-0", 700, 3, 0, 0.8, 1.2, 13.6), Kill("codec-0", 700, 0, 0, 0.1, 1.2, 9.1)]
+    gathered = Gathered(talker=talker, kills=kills, runs={"1b7_defaults": run(point("open", 20, [outcome(0.03)] * 40))})
     result = summary.summarize(gathered)
     verdicts = {row["what"]: row["met"] for row in result["targets"]}
     assert verdicts["talker frame, batch 1"] is True
@@ -171,6 +180,7 @@ def test_report_compares_measured_figures_with_targets():
     assert verdicts["TTFA p95, 20 requests/s"] is True
     assert result["open_loop_underrun_share"] == {"20": 0.0}
     assert not any("published" in key for key in result)
+    assert (result["crash_stall_s"], result["crash_refused"]) == (0.8, 3)
     text = report.report(gathered, result, "Handwritten notes.")
     for expected in ("| 30.0 / 30.0 |", "random", "is incomplete", "Handwritten notes.", "Quoted, not measured here"):
         assert expected in text
