@@ -1,6 +1,6 @@
 """Chooses the decoder shapes that a codec captures, from the measured times of its calls. Pure.
 
-A call is padded to the captured shape with the least work that holds it. Sets are built greedily, a few new shapes at a
+A call is padded to a captured shape that holds it, which costs nothing. Sets are built greedily, a few new shapes at a
 time: what they save is measured before more are added, and a shape that does not save is dropped.
 """
 
@@ -14,7 +14,7 @@ from syrinx_operator.resource.fields.tuning import CaptureBounds
 from syrinx_operator.resource.spec import CaptureShape
 from syrinx_operator.resource.state.tuning_status import CallPoint
 from syrinx_operator.tuner.model.curves import CallCost, call_cost
-from syrinx_stages.scheduling.codec import cheapest_shape
+from syrinx_stages.scheduling.codec import holds
 
 MIN_SAVED = 0.03
 """Ratio of the decoder time that a change must save, and each shape a third of it."""
@@ -46,10 +46,10 @@ class CallTimes:
     def at(self, rows: int, frames: int) -> float:
         """Returns the seconds of a call."""
         if (rows, frames) not in self._known:
-            shape = cheapest_shape(self.shapes, rows, frames)
-            cost = self._captured if shape else self._eager
+            is_padded = any(holds(shape, rows, frames) for shape in self.shapes)
+            cost = self._captured if is_padded else self._eager
             assert cost is not None, "calls were measured"
-            self._known[rows, frames] = cost.at(*(shape or (rows, frames)))
+            self._known[rows, frames] = cost.at(rows, frames)
         return self._known[rows, frames]
 
 
