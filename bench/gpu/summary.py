@@ -1,7 +1,8 @@
 """What `gpu.json` has of one GPU: its measured figures, beside targets and published figures."""
 
 import csv
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,17 @@ from syrinx_operator.commands.bench.stats import Point
 
 OVER_ONE = {"two_over_one": "2_gpus", "four_over_one": "4_gpus_4_cells"}
 """Ratios to one GPU of the same machine, with the end of the run's name."""
+WORST: Mapping[str, Callable[..., float]] = {
+    "open_loop_ttfa_p50_ms": max,
+    "open_loop_ttfa_p95_ms": max,
+    "open_loop_first_playable_p95_ms": max,
+    "open_loop_underrun_share": max,
+    "closed_loop_audio_s_per_s": min,
+    "closed_loop_ttfa_p95_ms": max,
+    "live_streams": min,
+    "burst128_p99_ms": max,
+}
+"""Which value of several runs is the worst."""
 CLIENTS_A_GPU = 64
 """Fewer concurrent clients do not load several GPUs."""
 
@@ -77,6 +89,20 @@ def figures(run: ServiceRun) -> dict[str, Any]:
         "burst128_p99_ms": _milliseconds(burst, "first_byte", "p99").get("128"),
         "ttfa_c4_over_c1": four.p50 / one.p50 if one and four else None,
     }
+
+
+def worst(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the worst figures of several runs and, as `ranges`, the least and the largest by figure and load."""
+    found: dict[str, Any] = {"ranges": {}}
+    for key, choose in WORST.items():
+        by_load = [each[key] if isinstance(each[key], Mapping) else {"": each[key]} for each in runs]
+        values = {
+            load: [each[load] for each in by_load if each.get(load) is not None] for load in dict(ChainMap(*by_load))
+        }
+        known = {load: choose(each) for load, each in values.items() if each}
+        found[key] = known.get("") if "" in values else known
+        found["ranges"] |= {f"{key} {load}".strip(): [min(each), max(each)] for load, each in values.items() if each}
+    return found
 
 
 def step_over_alone(run: ServiceRun, frame_ms: Mapping[str, float]) -> float | None:
@@ -149,6 +175,8 @@ def summarize(gathered: Gathered) -> dict[str, Any]:
     }
     if run is not None:
         result |= figures(run) | {"revision": run.revision, "driver": run.driver, "created": run.created}
+        runs = [run, *(each for name, each in gathered.runs.items() if name.startswith(f"{PRIMARY}_again"))]
+        result |= {"runs": len(runs)} | (worst([figures(each) for each in runs]) if len(runs) > 1 else {})
         result["step_in_service_over_alone"] = step_over_alone(run, talker.talker_frame_ms)
     if gathered.speech:
         result["asr_under_load"] = {each.name: each.identified for each in gathered.speech}

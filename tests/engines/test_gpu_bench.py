@@ -160,6 +160,19 @@ def test_figures_of_a_run():
     assert result["burst128_p99_ms"] == pytest.approx(50, abs=0.1)
 
 
+def test_of_several_runs_the_worst_figures_count():
+    runs = [
+        run(point("open", 20, [outcome(0.02)] * 40), point("closed", 4, [outcome(0.02)] * 10)),
+        run(point("open", 20, [outcome(0.03)] * 40), point("closed", 4, [outcome(0.02, duration=2.0)] * 10)),
+        run(point("live", 512, [outcome(0.02)] * 200)),
+    ]
+    result = summary.worst([summary.figures(each) for each in runs])
+    assert result["open_loop_ttfa_p95_ms"] == {"20": pytest.approx(30)}
+    assert result["closed_loop_audio_s_per_s"] == {"4": pytest.approx(2.0)}
+    assert (result["live_streams"], result["burst128_p99_ms"]) == (512, None)
+    assert result["ranges"]["open_loop_ttfa_p95_ms 20"] == [pytest.approx(20), pytest.approx(30)]
+
+
 def test_a_talker_step_in_service_is_compared_with_one_of_as_many_rows_alone():
     work = {"talker-0": {"step_ms": 6.0, "frames_per_step": 48.0}}
     busy = structs.replace(point("closed", 64, [outcome(0.02)]), usage=Usage([], {}, work, None))
