@@ -1,53 +1,76 @@
-"""Clients that request one stream after the other."""
+"""Clients that request one stream after the other, in a pod: the API server's proxy cuts one stream in thousands."""
 
 from __future__ import annotations
 
-import threading
+import base64
+import json
+from pathlib import Path
 from typing import Self
 
-import httpx
-
-from cluster import speech
-from cluster.client import ApiError, wait_until
+from cluster import listener, speech
+from cluster.client import wait_until
 from cluster.pipeline import Pipeline
 
-PAUSE_AFTER_FAILURE = 1.0
+SOURCE = Path(listener.__file__).read_text()
 
 
 class Listeners:
-    """Clients of a pipeline in threads of their own. Leaving `with` waits for the streams in progress."""
+    """Clients of a pipeline's Service. Leaving `with` waits for the streams in progress."""
 
     def __init__(self, pipeline: Pipeline, clients: int = 1, text: str = speech.SENTENCE) -> None:
         self.streams: list[bytes] = []
-        """PCM of each complete stream."""
+        """PCM of each complete stream, as far as it was read."""
         self.failures: list[str] = []
         """Error of each request that failed."""
-        self._pipeline = pipeline
-        self._text = text
-        self._leave = threading.Event()
-        self._threads = [threading.Thread(target=self._listen) for _ in range(clients)]
+        self._pipeline, self._clients, self._text = pipeline, clients, text
+        self._name = f"{pipeline.name}-listeners"
+        self._lines = 0
+        self._pcm: dict[str, bytes] = {}
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        cluster = self._pipeline.cluster
+        port = cluster.get("Service", f"{self._pipeline.name}-gateway")["spec"]["ports"][0]["port"]  # type: ignore[index]
+        url = f"http://{self._pipeline.name}-gateway:{port}/v1/audio/speech"
+        cluster.create(self._pipeline.python_pod(self._name, SOURCE, url, str(self._clients), self._text))
+        self._pipeline.wait("listeners to run", lambda: self._phase() == "Running", slow=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leave.set()
-        for thread in self._threads:
-            thread.join(2 * speech.SPEAK_SECONDS)
+        cluster = self._pipeline.cluster
+        try:
+            cluster.execute(self._name, "python", f": > {listener.LEAVE}")
+            wait_until("the listeners' last streams", 2 * speech.SPEAK_SECONDS, lambda: self._phase() == "Succeeded")
+            self._collect()
+        finally:
+            cluster.delete("Pod", self._name, grace=0)
+            wait_until("the listeners to be gone", 60, lambda: cluster.get("Pod", self._name) is None)
 
     def wait(self, count: int) -> None:
         """Waits until `count` requests that are sent from now on have been served."""
+        self._collect()
         # Those in progress are not among them.
-        target = len(self.streams) + len(self._threads) + count
-        wait_until(f"{count} more streams", speech.SPEAK_SECONDS, lambda: len(self.streams) >= target)
+        target = len(self.streams) + self._clients + count
 
-    def _listen(self) -> None:
-        while not self._leave.is_set():
-            try:
-                pcm = speech.stream(self._pipeline.cluster, self._pipeline.name, self._text, on_audio=lambda: None)
+        def served() -> bool:
+            self._collect()
+            return len(self.streams) >= target
+
+        wait_until(f"{count} more streams", speech.SPEAK_SECONDS, served)
+
+    def _phase(self) -> str:
+        pod = self._pipeline.cluster.get("Pod", self._name) or {}
+        return str(pod.get("status", {}).get("phase"))
+
+    def _collect(self) -> None:
+        """Reads the results since the last time."""
+        log = self._pipeline.cluster.call("GET", self._pipeline.cluster.path("Pod", self._name, "log")).text
+        for line in log.splitlines(keepends=True)[self._lines :]:
+            if not line.endswith("\n"):  # It is being written.
+                break
+            result = json.loads(line)
+            if result["failure"]:
+                self.failures.append(result["failure"])
+            else:
+                pcm = self._pcm.setdefault(result["digest"], base64.b64decode(result["pcm"]))
                 self.streams.append(pcm)
-            except (ApiError, httpx.HTTPError) as error:
-                self.failures.append(f"{type(error).__name__}: {error}")
-                self._leave.wait(PAUSE_AFTER_FAILURE)
+            self._lines += 1

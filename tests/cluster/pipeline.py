@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -120,6 +120,32 @@ class Pipeline:
             return all(each["metadata"]["uid"] != uid for each in self.cluster.list("Pod", self.selector))
 
         self.wait(f"to be without {pod} of before", has_ended)
+
+    def python_pod(
+        self, name: str, script: str, *arguments: str, volumes: Mapping[str, Object] | None = None
+    ) -> Object:
+        """Returns a pod that runs Python in the stages' image, on the node of the pipeline. volumes: by directory."""
+        mounts = [{"name": each["name"], "mountPath": directory} for directory, each in (volumes or {}).items()]
+        container = {
+            "name": "python",
+            "image": self.parameters.stages_image,
+            "imagePullPolicy": self.parameters.pull_policy,
+            "command": ["python", "-c", script, *arguments],
+            "volumeMounts": mounts,
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        }
+        user = {"runAsUser": 65532, "runAsNonRoot": True, "fsGroup": 65532}
+        spec: Object = {
+            "containers": [container],
+            "volumes": list((volumes or {}).values()),
+            "securityContext": {**user, "seccompProfile": {"type": "RuntimeDefault"}},
+            "restartPolicy": "Never",
+            "nodeSelector": self.body["spec"]["talker"].get("nodeSelector", {}),
+            "terminationGracePeriodSeconds": 1,
+        }
+        if self.parameters.pull_secret:
+            spec["imagePullSecrets"] = [{"name": self.parameters.pull_secret}]
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
     def confirmed(self, component: str, **settings: object) -> bool:
         """Returns whether every replica of a stage has confirmed the newest settings with these values."""

@@ -51,7 +51,7 @@ def claim(demo, storage):
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM}, "spec": spec}
     demo.cluster.apply(claim)
     volume = {"name": "files", "persistentVolumeClaim": {"claimName": CLAIM}}
-    demo.cluster.apply(pod(demo, CLAIM, COPY, volume, "/models"))
+    demo.cluster.apply(demo.python_pod(CLAIM, COPY, volumes={"/models": volume}))
 
     def is_copied():
         return demo.cluster.get("Pod", CLAIM)["status"]["phase"] == "Succeeded"
@@ -69,7 +69,7 @@ def endpoint(demo):
     files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": BUCKET}, "data": {"server.py": SERVER}}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": BUCKET}}
     volume = {"name": "files", "configMap": {"name": BUCKET}}
-    server = pod(demo, BUCKET, "exec(open('/files/server.py').read())", volume, "/files")
+    server = demo.python_pod(BUCKET, "exec(open('/files/server.py').read())", volumes={"/files": volume})
     for each in (files, {**service, "spec": {"selector": labels, "ports": [{"port": port}]}}, server):
         demo.cluster.apply({**each, "metadata": {**each["metadata"], "labels": labels}})
 
@@ -80,31 +80,6 @@ def endpoint(demo):
     yield f"http://{BUCKET}.{demo.cluster.namespace}.svc:{port}"
     for kind in ("Pod", "Service", "ConfigMap"):
         demo.cluster.delete(kind, BUCKET)
-
-
-def pod(demo, name, script, volume, directory):
-    """Returns a pod that runs Python in the stages' image with a volume, on the node of the pipeline."""
-    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    container = {
-        "name": "python",
-        "image": demo.parameters.stages_image,
-        "imagePullPolicy": demo.parameters.pull_policy,
-        "command": ["python", "-c", script],
-        "volumeMounts": [{"name": volume["name"], "mountPath": directory}],
-        "securityContext": security,
-    }
-    user = {"runAsUser": 65532, "runAsNonRoot": True, "fsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
-    spec = {
-        "containers": [container],
-        "volumes": [volume],
-        "securityContext": user,
-        "restartPolicy": "Never",
-        "nodeSelector": demo.body["spec"]["talker"]["nodeSelector"],
-        "terminationGracePeriodSeconds": 1,
-    }
-    if demo.parameters.pull_secret:
-        spec["imagePullSecrets"] = [{"name": demo.parameters.pull_secret}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
 def serve(demo, bundled, meanwhile=lambda: None, **source):
