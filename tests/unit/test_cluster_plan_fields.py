@@ -130,7 +130,16 @@ def test_an_edit_changes_the_plan_and_restarts_the_right_pods(name, path, change
     # Not in the record, which follows from everything, but where Kubernetes acts on it.
     assert after.manifests[1:] != before.manifests[1:]
     old, new = templates(before, pipeline), templates(after, changed)
-    assert {component for component in old if old[component] != new.get(component)} == expected(path, old.keys())
+    restarted = {component for component in old if old[component] != new.get(component)}
+    assert restarted == expected(path, old.keys())
+    # Otherwise the recorded template would be kept.
+    assert restarted <= {component for component in old if inputs(before, component) != inputs(after, component)}
+
+
+def inputs(plan, component):
+    """Returns the hash of what a recorded template was rendered from; None without one."""
+    found = plan.release.all_templates.get(component)
+    return None if found is None else found.inputs
 
 
 def expected(path, workloads):

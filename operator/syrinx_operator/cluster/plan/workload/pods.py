@@ -89,8 +89,11 @@ def stage_inputs(pipeline: ResolvedPipeline, stage: Stage, context: RenderContex
         "model": model,
         "connector": {} if spec.connector.managed else non_defaults(spec.connector),
         "scrapeAnnotations": spec.monitoring.scrape_annotations,
-        # Omitted without tracing, so that an upgrade of the operator restarts no pod.
-        **omit_empty(tracing=tracing_environment(spec)),
+        # Omitted without them, so that an upgrade of the operator restarts no pod.
+        **omit_empty(
+            tracing=tracing_environment(spec),
+            voices=[non_defaults(voice) for voice in spec.voices] if stage is Stage.GATEWAY else [],
+        ),
         **pull_inputs(spec),
     }
 
