@@ -185,7 +185,7 @@ async def test_a_paused_pipeline_changes_only_its_status():
     world.api.writes.clear()
     result = await world.reconcile()
     assert result.outcome is Outcome.SUCCEEDED
-    assert {kind for _, kind, _ in world.api.writes} == {"Event", "TTSPipeline/status"}
+    assert {kind for _, kind, _ in world.api.writes} == {"TTSPipeline/status"}
     assert world.condition("Progressing") == world.condition("TuningReady") == ("False", "Paused")
     assert world.condition("Ready")[0] == "False", "there are no pods"
     assert world.pipeline["status"]["observedGeneration"] == 1

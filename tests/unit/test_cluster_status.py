@@ -25,9 +25,11 @@ from support.cluster_status import (
     measured,
     message,
 )
+from support.resolved import resolved
 from syrinx_operator.cluster.objects.state import ObjectKey, Observed, Owner, Problem
 from syrinx_operator.cluster.plan import plan
 from syrinx_operator.cluster.report.status import failed
+from syrinx_operator.cluster.runners.tuning import paused_metrics
 from syrinx_operator.resource.fields.autoscaling import StageAutoscalingSpec
 from syrinx_operator.resource.fields.connector import ConnectorSpec
 from syrinx_operator.resource.fields.gateway import GatewaySpec, HttpRouteSpec, ParentRef, RouteSpec
@@ -501,6 +503,20 @@ def test_a_problem_and_its_recovery_cause_one_event_each():
     cluster.set(TALKER, 0, ready=True, problem="").set(TALKER, 1, ready=True)
     cluster.set(TALKER, 0, reported=ReportedSettings(1, {}, {})).set(TALKER, 1, reported=ReportedSettings(1, {}, {}))
     assert cluster.events() == [("Normal", each) for each in ("Ready", "TalkerReady", "Complete", "Recovered")]
+
+
+def test_a_pause_causes_no_event_and_no_missing_metrics():
+    spec = {"talker": TalkerSpec(replicas=2, autoscaling=StageAutoscalingSpec(max_replicas=4)), "slo": OBJECTIVES}
+    cluster = Cluster(**spec).drop(TALKER, 1)
+    assert condition(cluster.update(), "MetricsAvailable")[0] == "True"
+    running, found = cluster.pipeline, cluster.metrics
+    cluster.pipeline, cluster.metrics = resolved(**spec, paused=True), paused_metrics(NOW)
+    assert cluster.events() == []
+    assert condition(cluster.previous, "AutoscalingReady") == ("False", "Paused")
+    assert "MetricsAvailable" not in conditions(cluster.previous)
+    cluster.pipeline, cluster.metrics = running, found
+    cluster.set(TALKER, 1, ready=True)
+    assert ("Normal", "Complete") in cluster.events()
 
 
 def test_losing_one_of_several_replicas_causes_no_warning():

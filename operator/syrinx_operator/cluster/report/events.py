@@ -47,8 +47,8 @@ def _condition_events(old: Condition | None, new: Condition) -> Iterator[tuple[L
         case "Progressing":
             if new.reason == STALLED:
                 yield "Warning", STALLED
-            elif new.status == "False":
-                if old is not None and old.reason != "Complete":
+            elif new.reason == "Complete":
+                if old is not None:
                     yield "Normal", "Complete"
             elif new.reason == "RollingOut" and (old is None or old.reason != "NotApplied"):
                 yield "Normal", "RolloutStarted"
@@ -68,7 +68,7 @@ def _condition_events(old: Condition | None, new: Condition) -> Iterator[tuple[L
             if is_new_status:
                 yield "Warning", "UnknownFields"
         case "AutoscalingReady":
-            if new.status == "False":
+            if new.status == "False" and new.reason != "Paused":
                 yield "Warning", new.reason
         case "TuningReady":
             # The tuner has Events of its own, and missing metrics are reported above.

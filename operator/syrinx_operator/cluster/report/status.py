@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from syrinx_operator.cluster.objects import names
-from syrinx_operator.cluster.objects.state import STAGES, Component, Owner, Problem
+from syrinx_operator.cluster.objects.state import STAGES, Component, Metrics, Owner, Problem
 from syrinx_operator.cluster.plan.records import recorded_settings
 from syrinx_operator.cluster.plan.route import route_problems
 from syrinx_operator.cluster.report.obstacles import (
@@ -190,8 +190,8 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
 
     Ready: a gateway, a talker and a codec of one model generation are ready, of the current generation or, during a
     rollout, of the previous one. Progressing: the actual state differs from the desired one. Degraded: a problem needs
-    intervention. MetricsAvailable and TuningReady are omitted with tuning Off, AutoscalingReady unless Syrinx scales a
-    stage, UnknownFields if there are none.
+    intervention. MetricsAvailable and TuningReady are omitted with tuning Off, MetricsAvailable also while the pipeline
+    is paused, AutoscalingReady unless Syrinx scales a stage, UnknownFields if there are none.
     """
     serving = serving_generation(inputs)
     components: dict[ConditionType, ConditionValue] = {
@@ -201,16 +201,15 @@ def conditions(inputs: StatusInputs) -> tuple[Condition, ...]:
         "ConnectorReady": _connector(inputs),
     }
     found: dict[ConditionType, ConditionValue] = {"Ready": _ready(inputs, components, serving), **components}
+    is_paused = inputs.pipeline.spec.paused
     if inputs.pipeline.spec.tuning.mode != "Off":
-        metrics, problem = inputs.metrics, inputs.metrics.evidence.problem
-        available = ConditionValue("True", "MetricsFound", f"read from {_SOURCES.get(metrics.source, metrics.source)}")
-        missing = ConditionValue("False", f"Metrics{metrics.reason}", problem)
-        found["MetricsAvailable"] = missing if problem else available
+        if not is_paused:
+            found["MetricsAvailable"] = _metrics_available(inputs.metrics)
         found["TuningReady"] = _tuning_ready(inputs)
     if (scaling := autoscaling_ready(inputs)) is not None:
         found["AutoscalingReady"] = ConditionValue(*scaling)
     found["Progressing"] = _progressing(inputs)
-    if inputs.pipeline.spec.paused:
+    if is_paused:
         paused: tuple[ConditionType, ...] = ("TuningReady", "AutoscalingReady")
         found |= dict.fromkeys(
             (*(kind for kind in paused if kind in found), "Progressing"), ConditionValue("False", "Paused", _PAUSED)
@@ -326,6 +325,13 @@ def _serving_cells(inputs: StatusInputs, component: Component) -> int:
 def _needed(servers: int) -> int:
     """Returns how many servers of a cell's managed Redis must be ready: the majority."""
     return servers // 2 + 1
+
+
+def _metrics_available(metrics: Metrics) -> ConditionValue:
+    """Returns whether the stages' counters are known."""
+    if problem := metrics.evidence.problem:
+        return ConditionValue("False", f"Metrics{metrics.reason}", problem)
+    return ConditionValue("True", "MetricsFound", f"read from {_SOURCES.get(metrics.source, metrics.source)}")
 
 
 def _tuning_ready(inputs: StatusInputs) -> ConditionValue:

@@ -243,7 +243,7 @@ def paused_metrics(now: datetime) -> Metrics:
     """Returns the metrics of a paused pipeline, which are not read."""
     unknown = Identity(model="", image="", device="")
     evidence = Evidence(since=now, until=now, identity=unknown, problem="spec.paused is set: metrics are not read")
-    return Metrics(source="", evidence=evidence, reason="Paused")
+    return Metrics(source="", evidence=evidence)
 
 
 def window(policy: Policy) -> float:
