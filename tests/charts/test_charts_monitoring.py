@@ -11,6 +11,8 @@ from prometheus_client import ProcessCollector
 from support.charts import CHARTS, MONITORING, ROOT, objects, of_kind, one
 from support.queries import DASHBOARDS, expanded, panels, rules, targets, variables
 from support.tuning import update_telemetry
+from syrinx_operator.cluster.objects.names import canary
+from syrinx_operator.cluster.objects.state import STAGES
 from syrinx_operator.cluster.objects.tuner_telemetry import PUT_IN_FORCE
 from syrinx_operator.cluster.report.progress import STALLED
 from syrinx_operator.cluster.watch.telemetry import Telemetry
@@ -318,18 +320,24 @@ def test_the_service_monitor_selects_the_operator():
     assert port["targetPort"] in {each["name"] for each in template["spec"]["containers"][0]["ports"]}
 
 
-def test_the_pod_monitor_selects_every_stage():
+@pytest.mark.parametrize("golden", ["default", "colocated"])
+def test_the_pod_monitor_selects_every_stage(golden):
     spec = one(objects("syrinx", serves=MONITORING), "PodMonitor")["spec"]
-    golden = yaml.safe_load_all((CHARTS.parent / "tests" / "unit" / "golden" / "default.yaml").read_text())
-    stages = [manifest for manifest in golden if manifest["kind"] in ("StatefulSet", "Deployment")]
+    pipeline = yaml.safe_load_all((CHARTS.parent / "tests" / "unit" / "golden" / f"{golden}.yaml").read_text())
+    ports = [endpoint["port"] for endpoint in spec["podMetricsEndpoints"]]
     scraped = set()
-    for workload in stages:
+    for workload in (each for each in pipeline if each["kind"] in ("StatefulSet", "Deployment")):
         labels = workload["spec"]["template"]["metadata"]["labels"]
         if all(_selects(expression, labels) for expression in spec["selector"]["matchExpressions"]):
-            scraped.add(labels["syrinx.dev/component"])
+            component = labels["syrinx.dev/component"]
+            scraped.add(component)
             (container,) = workload["spec"]["template"]["spec"]["containers"]
-            assert spec["podMetricsEndpoints"][0]["port"] in {port["name"] for port in container["ports"]}
-    assert scraped == {"gateway", "talker", "codec"}
+            own = {port["name"] for port in container["ports"] if "admin" in port["name"]}
+            assert own == {"admin", *(["codec-admin"] if (golden, component) == ("colocated", "talker") else [])}
+            assert own <= {*ports}
+    assert scraped == {"gateway", "talker", *(["codec"] if golden == "default" else [])}
+    (_, components) = spec["selector"]["matchExpressions"]
+    assert set(components["values"]) == {*STAGES, *map(canary, STAGES)}
     everywhere = one(objects("syrinx", {"clusterWide": True}, serves=MONITORING), "PodMonitor")["spec"]
     assert spec["namespaceSelector"] == {"matchNames": ["speech"]}
     assert everywhere["namespaceSelector"] == {"any": True}
