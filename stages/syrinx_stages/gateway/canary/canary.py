@@ -24,14 +24,14 @@ from syrinx_stages.gateway.clients.refusals import is_speech
 from syrinx_stages.gateway.errors import ApiError, error_response, internal_error, unavailable
 from syrinx_stages.gateway.http.active_requests import ActiveRequest, ActiveRequests
 from syrinx_stages.gateway.http.delivery import EVENT_STREAM, ClientConnection, ClientDisconnected, error_event
-from syrinx_stages.gateway.service import GatewayService
+from syrinx_stages.gateway.service import STALL_SECONDS, GatewayService
 
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 2.0
 """Timeout for connecting to a canary; after that this gateway serves the request."""
-SILENCE_SECONDS = 90.0
-"""Timeout for data from a canary, whose gateway itself ends a request without progress after 60 s."""
+SILENCE_SECONDS = STALL_SECONDS + 30.0
+"""Timeout for data from a canary, whose gateway itself ends a request without progress before that."""
 _NOT_FORWARDED = frozenset(
     {b"connection", b"expect", b"host", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
     | {b"date", b"origin", b"server", b"x-request-id"}
