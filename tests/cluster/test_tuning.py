@@ -69,10 +69,9 @@ class Tuned(NamedTuple):
         return msgspec.json.decode(data["settings.json"])["settings"]
 
     def events(self, change: str) -> list[str]:
-        """Returns the reasons of the Events of a trial or change, without those of its pairs."""
+        """Returns the reasons of the Events of a trial or change."""
         events = [each for each in self.pipeline.cluster.list("Event") if each["message"].startswith(f"{change}, ")]
-        reasons = [each["reason"] for each in events for _ in range(each.get("count") or 1)]
-        return sorted(reason for reason in reasons if reason != "Compared")
+        return sorted(each["reason"] for each in events for _ in range(each.get("count") or 1))
 
     def starts(self) -> dict[str, tuple[str, int]]:
         """Returns UIDs and restarts by pod name."""

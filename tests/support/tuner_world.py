@@ -130,7 +130,7 @@ class World(Scripted):
 
     @property
     def events(self) -> list[str]:
-        return [event.reason for decision in self.decisions for event in decision.events if event.reason != "Compared"]
+        return [event.reason for decision in self.decisions for event in decision.events if event.kind != "Audit"]
 
     @property
     def verdicts(self) -> list[str]:

@@ -88,6 +88,14 @@ def test_snapshots_lead_to_a_decision_and_an_audit_line(decides):
     assert line["after"]["candidate"] == json.loads(msgspec.json.encode(TRIED.trial.candidate))
 
 
+def test_what_is_for_the_audit_log_is_told_nobody_else(decides):
+    pair = Event(kind="Audit", reason="Compared", message="a pair")
+    decides(lambda *_: replace(DECISION, events=(pair, *DECISION.events)))
+    pipeline = Pipeline()
+    assert pipeline.step() == DECISION
+    assert [json.loads(line)["reason"] for line in pipeline.lines] == ["Compared", "TrialStarted"]
+
+
 def test_audit_lines_go_to_their_own_logger(caplog, decides):
     caplog.set_level(logging.INFO, "syrinx.tuning")
     decides(lambda *_: DECISION)

@@ -26,7 +26,8 @@ from syrinx_operator.tuner.policy import Policy
 OVERRIDE_TTL_SECONDS = 60.0
 """Lifetime of a settings override that is not renewed. Covers at least three evaluations."""
 
-EventKind = Literal["Normal", "Warning"]
+EventKind = Literal["Normal", "Warning", "Audit"]
+"""Audit: for the audit log alone."""
 Look = Callable[[datetime, datetime], Evidence]
 """Returns what is known of a window."""
 Ask = Callable[[Question], Answer | None]

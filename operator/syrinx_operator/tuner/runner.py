@@ -93,7 +93,8 @@ class Tuner:
         self._capacities = Planner(capacity, pool)
 
     def step(self, name: str, policy: Policy, state: State, observation: Observation, now: datetime) -> Decision:
-        """Returns the next decision. Never raises: an exception ends the trial in progress."""
+        """Returns the next decision, without events for the audit log alone. Never raises: an exception ends the trial
+        in progress."""
         try:
             history = self._histories.setdefault(name, CounterHistory())
             history.observe(observation)
@@ -111,7 +112,8 @@ class Tuner:
                 self._audit(line)
             except OSError as error:
                 log.warning("cannot write the audit log: %s: %s", error, line)
-        return decision
+        told = tuple(event for event in decision.events if event.kind != "Audit")
+        return msgspec.structs.replace(decision, events=told)
 
     def evidence(self, name: str, policy: Policy, since: datetime, until: datetime) -> Evidence:
         """Returns the evidence of a window from what was observed."""

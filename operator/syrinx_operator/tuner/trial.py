@@ -150,7 +150,7 @@ def _begin(builder: DecisionBuilder, trial: Trial) -> None:
             return
         trial = _with_pair(trial, known)
         builder.set(trial=trial)
-        builder.emit("Compared", f"trial {trial.id}, pair {trial.better.count}", trial=trial)
+        builder.emit("Compared", f"trial {trial.id}, pair {trial.better.count}", kind="Audit", trial=trial)
         if verdict := _verdict(trial, builder.seconds_since(trial.start_time)):
             _end(builder, trial, verdict, _effect(trial))
             return
