@@ -13,7 +13,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.recordings import recording
+from support.recordings import piped, recording
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.voices import reference
@@ -107,6 +107,25 @@ def test_a_wav_is_truncated_if_its_samples_are_whatever_the_size_of_the_file_say
     assert "is truncated: 49956 of 96000 bytes of audio are present" in refusal(bytes(data[:50_000]))
 
 
+@pytest.mark.parametrize("header", [8, 36, 44])
+def test_a_wav_whose_samples_have_the_size_of_the_file_is_read_to_its_end(header: int):
+    """Some programs count the header, or a part of it, as samples."""
+    data = bytearray(file(sine(2)))
+    data[40:44] = struct.pack("<I", len(data) - 44 + header)
+    assert len(reference.decode_audio(bytes(data))) == 8 * FAMILY.sample_rate
+
+
+@pytest.mark.parametrize(("container", "codec"), [("flac", "flac"), ("mp3", "libmp3lame")])
+def test_a_file_that_was_written_to_a_pipe_is_read_to_its_end(container: str, codec: str):
+    """Its header does not state how long it is; the frames of this MP3 have different bit rates."""
+    data = piped(container, codec, 3)
+    decoded = np.frombuffer(reference.decode_audio(data), "<f4")
+    assert len(decoded) == pytest.approx(3 * FAMILY.sample_rate, abs=2500)
+    assert decoded[-24_000:].std() > 0.05 > 10 * decoded[:24_000].std()
+    assert "is longer than 30 seconds" in refusal(piped(container, codec, 31))
+    assert "seconds long; accepted: 1 to 30" in refusal(piped(container, codec, 0.5))
+
+
 RECORDINGS = {
     "m4a": ("ipod", "aac"),
     "mp4": ("mp4", "aac"),
@@ -144,9 +163,8 @@ def test_other_codecs_are_not_decoded():
     assert "has no audio track that can be read" in refusal(recording("matroska", "wavpack", 2))
 
 
-@pytest.mark.parametrize("container", ["adts", "mp3"])
-def test_tags_before_and_after_the_audio_are_skipped(container: str):
-    codec = "aac" if container == "adts" else "libmp3lame"
+@pytest.mark.parametrize(("container", "codec"), [("adts", "aac"), ("mp3", "libmp3lame"), ("flac", "flac")])
+def test_tags_before_and_after_the_audio_are_skipped(container: str, codec: str):
     tag = b"ID3\4\0\0" + bytes([0, 0, 2, 10]) + bytes(266)
     data = tag + recording(container, codec, 2) + b"TAG" + bytes(125)
     assert len(reference.decode_audio(data)) / 4 == pytest.approx(2 * FAMILY.sample_rate, abs=2500)

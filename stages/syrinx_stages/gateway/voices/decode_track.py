@@ -83,7 +83,7 @@ def _decoded(container: InputContainer, stream: av.AudioStream) -> Iterator[av.A
 
 def _stated_seconds(container: InputContainer, stream: av.AudioStream) -> float:
     """Returns the duration of a track that its file states; 0 if it does not."""
-    if container.format.name == "aac":  # FFmpeg estimates one.
+    if container.format.name in ("aac", "mp3"):  # FFmpeg estimates one.
         return 0.0
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)

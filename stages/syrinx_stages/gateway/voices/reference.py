@@ -36,6 +36,12 @@ _PIECE = 2**16
 """Characters of base64 that are decoded at once: a call of C code holds the event loop from any thread."""
 _MAX_CHUNKS = 64
 """Of a WAV file, before its samples."""
+_MAX_TAGS = 4
+"""Of a file, before its audio."""
+_INDICES = (b"Xing", b"Info", b"VBRI")
+"""What states the length of an MP3 file, in its first frame."""
+_FIRST_FRAME = 64
+"""Bytes of an MP3 file in which its index begins."""
 
 # Browsers name the codecs of a recording with commas: data:video/webm;codecs=vp8,opus;base64,...
 _DATA_URI = re.compile(r"\s{0,9}data:(?:[^\n]{0,200}?;\s{0,9}base64\s{0,9},)?", re.IGNORECASE)
@@ -141,6 +147,8 @@ def decode_audio(data: bytes) -> bytes:
     Neither rounds nor clips: rounding to 16 bits changes the speaker embedding by a thousandth. Raises 400 if the file
     is invalid or out of range.
     """
+    if end := _end_of_tags(data):
+        data = data[end:]
     if (demuxer := _demuxer(data)) is not None:
         return _convert(*_decode_track(data, demuxer))
     try:
@@ -159,29 +167,34 @@ def decode_audio(data: bytes) -> bytes:
 
 def _demuxer(data: bytes) -> str | None:
     """Returns FFmpeg's name for the file's container; None if libsndfile reads it. Raises 400 for other files."""
-    if data[:4] in (b"fLaC", b"OggS") or (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
+    if data[:4] == b"fLaC":
+        # Programs that write to a pipe do not know the number of samples, in the low 36 bits of these bytes.
+        return None if int.from_bytes(data[18:26], "big") & (2**36 - 1) else "flac"
+    if data[:4] == b"OggS" or (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
         return None
     if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
         return "mov"
     if (found := next((name for begin, name in _DEMUXERS.items() if data.startswith(begin)), None)) is not None:
         return found
-    start = _end_of_tag(data)
-    if len(data) > start + 1 and data[start] == 0xFF and data[start + 1] & 0xE0 == 0xE0:
-        # Layer 0 is that of ADTS.
-        return None if data[start + 1] & 0x06 else "aac"
-    if start:
-        return None
+    if len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0:
+        if not data[1] & 0x06:  # Layer 0 is that of ADTS.
+            return "aac"
+        # Without an index libsndfile takes the length from the bit rate of the first frame, and reads no further.
+        return None if any(index in data[:_FIRST_FRAME] for index in _INDICES) else "mp3"
     raise bad_request(FIELD, f"is not a supported audio file; send {FORMATS}")
 
 
-def _end_of_tag(data: bytes) -> int:
-    """Returns where an ID3 tag at the beginning of the file ends; 0 if there is none."""
-    if data[:3] != b"ID3":
-        return 0
-    size = 0
-    for byte in data[6:10]:
-        size = size << 7 | byte & 0x7F
-    return 10 + size
+def _end_of_tags(data: bytes) -> int:
+    """Returns where the ID3 tags at the beginning of the file end; 0 if there is none."""
+    end = 0
+    for _ in range(_MAX_TAGS):
+        if data[end : end + 3] != b"ID3":
+            break
+        size = 0
+        for byte in data[end + 6 : end + 10]:
+            size = size << 7 | byte & 0x7F
+        end += 10 + size
+    return end
 
 
 def _with_sizes(data: bytes) -> bytes:
@@ -190,8 +203,8 @@ def _with_sizes(data: bytes) -> bytes:
     if start is None or start > len(data):
         return data
     size, present = int.from_bytes(data[start - 4 : start], "little"), len(data) - start
-    # Programs that write to a pipe do not know the size: it is 0, or more than any file has.
-    if not 0 < size <= MAX_FILE:
+    # Programs that write to a pipe do not know the size: it is 0, or more than any file has. Others write the file's.
+    if not 0 < size <= MAX_FILE or present < size <= len(data):
         header = data[:4] + (len(data) - 8).to_bytes(4, "little") + data[8 : start - 4] + present.to_bytes(4, "little")
         return b"".join((header, *(data[at : at + _PIECE] for at in range(start, len(data), _PIECE))))
     if size > present:
