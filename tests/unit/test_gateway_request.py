@@ -231,7 +231,7 @@ def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says
         ("max_new_tokens", 10**30, "4096"),
         ("temperature", -0.1, "from 0 to 2"),
         ("temperature", "9e999", "from 0 to 2"),
-        ("top_k", -1, "from 0 to 100,000"),
+        ("top_k", -2, "from -1 to 100,000"),
         ("top_p", 0, "a number above 0 to 1"),
         ("top_p", 1.1, "a number above 0 to 1"),
         ("repetition_penalty", 0, "from 0.5 to 5"),

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from support.speech_requests import BASE, CUSTOM, DESIGN, parsed, parsed_json, refused
+from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.settings import ApiConfig
 from syrinx_stages.gateway.http.batch import parse_batch
 from syrinx_stages.gateway.speech.request import Delivery
@@ -14,7 +15,7 @@ from syrinx_stages.gateway.voices.catalog import Catalog
 from syrinx_stages.normalization.languages import languages
 from syrinx_stages.normalization.plain import with_usual_spaces, without_marks
 
-GERMAN = msgspec.structs.replace(CUSTOM, languages=("auto", *languages()))
+GERMAN = msgspec.structs.replace(CUSTOM, languages=("auto", *languages(), "beijing_dialect"))
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,8 @@ GERMAN = msgspec.structs.replace(CUSTOM, languages=("auto", *languages()))
         ({"response_format": "g711_ulaw"}, {"response_format": "ulaw"}),
         ({"response_format": "mulaw"}, {"response_format": "ulaw"}),
         ({"response_format": "pcm_alaw"}, {"response_format": "alaw"}),
+        ({"response_format": "audio/mpeg"}, {"response_format": "mp3"}),
+        ({"response_format": "Audio/X-Wav"}, {"response_format": "wav"}),
         ({"stream_format": "SSE"}, {"stream_format": "sse"}),
         ({"task_type": "custom_voice"}, {"task_type": "CustomVoice"}),
         ({"stream": "true"}, {"stream": True}),
@@ -40,6 +43,8 @@ GERMAN = msgspec.structs.replace(CUSTOM, languages=("auto", *languages()))
         ({"sample_rate": 16_000.0}, {"sample_rate": 16_000}),
         ({"max_new_tokens": "5e2"}, {"max_new_tokens": 500}),
         ({"seed": "9223372036854775807"}, {"seed": 2**63 - 1}),
+        ({"top_k": -1, "subtalker_top_k": "-1"}, {"top_k": 0, "subtalker_top_k": 0}),
+        ({"lexicon": []}, {}),
         ({"voice": " Ryan\n"}, {"voice": "ryan"}),
         ({"voice": {"id": "RYAN "}}, {"voice": "ryan"}),
         ({"voice": {"id": "ryan", "object": "voice", "name": "ryan"}}, {"voice": "ryan"}),
@@ -53,9 +58,8 @@ def test_spellings_of_one_meaning(sent: dict[str, Any], same: dict[str, Any]) ->
 
 @pytest.mark.parametrize("nothing", [None, "", " \n"], ids=repr)
 def test_a_blank_value_is_not_given(nothing: str | None) -> None:
-    names = ("model", "voice", "instructions", "response_format", "sample_rate", "speed", "stream", "stream_format")
-    names = (*names, "task_type", "language", "ref_audio", "ref_text", "x_vector_only_mode", "max_new_tokens", "top_k")
-    assert parsed(seed=3, speaker_embedding=[], **dict.fromkeys(names, nothing)) == parsed(seed=3)
+    names = set(SpeechFields.__struct_fields__) - {"input", "seed"}
+    assert parsed(seed=3, **dict.fromkeys(names, nothing)) == parsed(seed=3, speaker_embedding=[]) == parsed(seed=3)
 
 
 def test_a_seed_of_minus_one_is_random() -> None:
@@ -69,6 +73,8 @@ def test_a_seed_of_minus_one_is_random() -> None:
         ("DE", "german"), ("deu", "german"), ("ger", "german"), ("Deutsch", "german"), ("fr-CA", "french"),
         ("es-419", "spanish"), ("it", "italian"), ("pt-BR", "portuguese"), ("ru", "russian"), ("zh-Hans-CN", "chinese"),
         ("cmn", "chinese"), ("日本語", "japanese"), ("ko", "korean"), ("Auto", "auto"), ("", "auto"),
+        ("English (US)", "english"), ("Portuguese (Brazil)", "portuguese"), ("en us", "english"),
+        ("Beijing Dialect", "beijing_dialect"), ("beijing-dialect", "beijing_dialect"),
     ],
 )  # fmt: skip
 def test_a_language_is_its_name_or_its_code(sent: str, language: str) -> None:

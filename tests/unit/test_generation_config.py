@@ -77,7 +77,7 @@ def test_no_sampling_is_greedy_unless_a_request_sets_a_temperature(directory: Pa
     ("field", "value"),
     [
         ("temperature", -1),
-        ("top_k", -1),
+        ("top_k", -2),
         ("top_p", 0),
         ("top_p", 1.1),
         ("repetition_penalty", 0),

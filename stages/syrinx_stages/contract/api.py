@@ -18,7 +18,7 @@ Respelling = Annotated[
     Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\S[^\x00-\x1f\x7f-\x9f]*$", description="how it is spoken"),
 ]
 _Temperature = Annotated[float, Meta(ge=0, le=2)]
-_TopK = Annotated[int, Meta(ge=0, le=100_000)]
+_TopK = Annotated[int, Meta(ge=-1, le=100_000)]
 _TopP = Annotated[float, Meta(gt=0, le=1)]
 
 

@@ -48,4 +48,8 @@ def replace_fields(sampling: Sampling, fields: SamplingFields) -> Sampling:
     given = {
         name: getattr(fields, name.replace("residual_", "subtalker_"), None) for name in Sampling.__struct_fields__
     }
+    for name in ("top_k", "residual_top_k"):
+        # No limit is -1 in other APIs, and 0 here.
+        if given[name] == -1:
+            given[name] = 0
     return structs.replace(sampling, **{name: value for name, value in given.items() if value is not None})

@@ -83,9 +83,9 @@ def languages() -> dict[str, Words]:
 
 
 def name_of(language: str) -> str | None:
-    """Returns the name of a language by its code, also with a region (`en-US`), or by a name; None if it is unknown."""
+    """Returns the name of a language by its code or a name, also with a region (`en-US`, `English (US)`); or None."""
     names = _names()
-    return names.get(language.lower()) or names.get(re.split(r"[-_]", language.lower())[0])
+    return names.get(language.lower()) or names.get(re.split(r"[-_ (]", language.lower())[0])
 
 
 @functools.cache

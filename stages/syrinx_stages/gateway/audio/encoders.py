@@ -38,20 +38,6 @@ class AudioFormat(StrEnum):
     """G.711 A-law without a header."""
 
 
-OTHER_NAMES = {
-    "ogg": AudioFormat.OPUS,
-    "ogg_opus": AudioFormat.OPUS,
-    "pcm16": AudioFormat.PCM,
-    "pcm_s16le": AudioFormat.PCM,
-    "mulaw": AudioFormat.ULAW,
-    "pcm_mulaw": AudioFormat.ULAW,
-    "pcm_alaw": AudioFormat.ALAW,
-    "g711_ulaw": AudioFormat.ULAW,
-    "g711_alaw": AudioFormat.ALAW,
-}
-"""What OpenAI's Realtime API, FFmpeg and others call the formats."""
-
-
 class _Format(Struct, frozen=True):
     """A format, and how FFmpeg encodes it."""
 
@@ -103,6 +89,22 @@ _FORMATS = {
     AudioFormat.ULAW: _Format("audio/PCMU", "mulaw", "pcm_mulaw", frame_samples=480, default_rate=8_000),
     AudioFormat.ALAW: _Format("audio/PCMA", "alaw", "pcm_alaw", frame_samples=480, default_rate=8_000),
 }
+
+
+OTHER_NAMES = {each.media_type: name for name, each in _FORMATS.items()} | {
+    "wave": AudioFormat.WAV,
+    "audio/x-wav": AudioFormat.WAV,
+    "ogg": AudioFormat.OPUS,
+    "ogg_opus": AudioFormat.OPUS,
+    "pcm16": AudioFormat.PCM,
+    "pcm_s16le": AudioFormat.PCM,
+    "mulaw": AudioFormat.ULAW,
+    "pcm_mulaw": AudioFormat.ULAW,
+    "pcm_alaw": AudioFormat.ALAW,
+    "g711_ulaw": AudioFormat.ULAW,
+    "g711_alaw": AudioFormat.ALAW,
+}
+"""What OpenAI's Realtime API, FFmpeg and others call the formats, and their media types."""
 
 
 def default_rate(audio_format: AudioFormat) -> int:

@@ -28,16 +28,17 @@ class Field(Struct, frozen=True):
     required: bool
     scalar: _Scalar | None
     """The type of a value that is no text and has no parts."""
-    is_list: bool
+    has_parts: bool
+    """It is a list or an object."""
     texts: str
     """What to send if the value is a text, in words; empty if it is none."""
 
     def read(self, sent: Raw) -> Any:
-        """Returns the value, None if it is not given: null, a blank text, an empty list. Raises `ApiError` 400."""
+        """Returns the value, None if it is not given: null, blank or without parts. Raises `ApiError` 400."""
         try:
             value = self._scalar(sent) if self.scalar is not None else msgspec.json.decode(sent, type=self.type)
         except msgspec.ValidationError as error:
-            if self.is_list and b"".join(bytes(sent).split()) == b"[]":
+            if self.has_parts and _is_empty(msgspec.json.decode(sent)):
                 return None
             raise self._error(sent, str(error)) from None
         return None if isinstance(value, str) and not (self.required or value.strip()) else value
@@ -50,7 +51,7 @@ class Field(Struct, frozen=True):
             raise msgspec.ValidationError("out of range") from None
         if isinstance(value, str) and not (value := value.strip().lower()):
             return None
-        value = _truth(value) if isinstance(self.scalar, inspect.BoolType) else self._number(value)
+        value = truth(value) if isinstance(self.scalar, inspect.BoolType) else self._number(value)
         return msgspec.convert(value, self.type)
 
     def _number(self, value: Any) -> Any:
@@ -69,7 +70,13 @@ class Field(Struct, frozen=True):
         return bad_request(self.name, f"{_shown(sent)} is not accepted; {advice}")
 
 
-def _truth(value: Any) -> Any:
+def _is_empty(value: Any) -> bool:
+    """Returns whether a list or an object has no parts: PHP writes both as a list, and forms as a text."""
+    return value == [] or (isinstance(value, str) and not value.strip())
+
+
+def truth(value: Any) -> Any:
+    """Returns the boolean that a number or a text in lower case stands for, or else the value."""
     text = str(value) if isinstance(value, str | int) else ""
     return True if text in _TRUE else False if text in _FALSE else value
 
@@ -98,16 +105,17 @@ def choice(
     if value is None:
         return None
     names = list(choices)
-    accepted = {_compared(name): name for name in names} | {
-        _compared(name): each for name, each in (others or {}).items()
+    accepted = {compared(name): name for name in names} | {
+        compared(name): each for name, each in (others or {}).items()
     }
-    found = accepted.get(_compared(value))
+    found = accepted.get(compared(value))
     if found is None:
         raise bad_request(field, f"{quoted(value)} is unknown; accepted: {', '.join(names)}")
     return found
 
 
-def _compared(name: str) -> str:
+def compared(name: str) -> str:
+    """Returns a name without what does not distinguish names: case, spaces, hyphens, underscores."""
     return re.sub(r"[\s_-]", "", name).lower()
 
 
@@ -121,8 +129,8 @@ def _field(info: structs.FieldInfo) -> Field:
     found = inspect.type_info(info.type)
     types = found.types if isinstance(found, inspect.UnionType) else (found,)
     scalar = next((each for each in types if isinstance(each, _Scalar)), None)
-    is_list = any(isinstance(each, inspect.ListType) for each in types)
+    has_parts = any(isinstance(each, inspect.ListType | inspect.DictType) for each in types)
     named = any(isinstance(each, inspect.StructType) for each in types)
     is_text = any(isinstance(each, inspect.StrType) and each.pattern is None for each in types)
     texts = 'a name or {"id": name}' if named else "a text" if is_text else ""
-    return Field(info.name, info.type, info.required, scalar, is_list, texts)
+    return Field(info.name, info.type, info.required, scalar, has_parts, texts)

@@ -64,11 +64,11 @@ _FIELDS = {
     "runaway_guard": "Check each segment of the text, and retry it if it failed; the default is the server's.",
     "max_new_tokens": "Maximum number of frames of the whole answer, of 80 ms each.",
     "temperature": "Of a frame's first code; 0 is greedy.",
-    "top_k": "Of a frame's first code.",
+    "top_k": "Of a frame's first code; 0 or -1 is no limit.",
     "top_p": "Of a frame's first code.",
     "repetition_penalty": "Of a frame's first code.",
     "subtalker_temperature": "Of a frame's other codes; 0 is greedy.",
-    "subtalker_top_k": "Of a frame's other codes.",
+    "subtalker_top_k": "Of a frame's other codes; 0 or -1 is no limit.",
     "subtalker_top_p": "Of a frame's other codes.",
 }
 """Descriptions of the request's fields."""
@@ -179,13 +179,15 @@ def _foreign() -> dict[str, Any]:
 
 
 def _spelled(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema of a field with what else is accepted: booleans and numbers as text, and empty lists."""
+    """Returns the schema of a field with what else is accepted: values as text, and empty lists and texts."""
+    nothing = [{"type": "array", "maxItems": 0}, {"type": "string", "pattern": r"^\s*$"}]
     kinds = {each.get("type") for each in schema.get("anyOf", ())}
     also: dict[str, list[dict[str, Any]]] = {
         "boolean": [{"type": "string"}, {"enum": [0, 1]}],
         "integer": [{"type": "string"}],
         "number": [{"type": "string"}],
-        "array": [{"type": "array", "maxItems": 0}],
+        "array": nothing,
+        "object": nothing,
     }
     others = [each for kind in kinds for each in also.get(kind, ())]
     return schema | ({"anyOf": [*schema["anyOf"], *others]} if others else {})
