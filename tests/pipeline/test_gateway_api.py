@@ -189,6 +189,7 @@ async def test_a_path_of_another_api_is_answered_with_that_of_this_one(running: 
         "/v1/text-to-speech/us/stream?output_format=mp3": "send the same body with voice_id and output_format in it",
         "/v1/voices": "voices are listed at GET /v1/audio/voices",
         "/v2/voices?page_size=1": "voices are listed at GET /v1/audio/voices",
+        "/v1/realtime?model=tts-1": "text that streams in is sent over the WebSocket /v1/audio/speech/stream",
         "/v1/audio/speech/voices": "voices are listed at GET /v1/audio/voices",
         "/metrics": "metrics and probes have a port of their own",
     }.items():

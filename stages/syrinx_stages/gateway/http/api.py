@@ -52,6 +52,7 @@ _ELSEWHERE = {
         f"consent of POST {VOICES_PATH}"
     ),
     "/v1/text-to-speech": f"send the same body with voice_id and output_format in it to POST {SPEECH_PATH}",
+    "/v1/realtime": f"text that streams in is sent over the WebSocket {SPEECH_STREAM_PATH}",
     "/v1/audio/speech/voices": _LIST,
     "/v1/voices": _LIST,
     "/v2/voices": _LIST,
