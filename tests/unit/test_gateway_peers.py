@@ -47,6 +47,7 @@ def test_each_field_is_of_this_api_or_has_one_outcome() -> None:
         ({"format": "MP3"}, {"response_format": "mp3"}),
         ({"output_format": "pcm_16000"}, {"response_format": "pcm", "sample_rate": 16_000}),
         ({"output_format": "wav"}, {"response_format": "wav"}),
+        ({"output_format": "pcm_s16le"}, {"response_format": "pcm"}),
         ({"max_tokens": "100"}, {"max_new_tokens": 100}),
         ({"do_sample": False}, {"temperature": 0}),
         ({"do_sample": "false", "temperature": 0.0}, {"temperature": 0}),
@@ -59,6 +60,9 @@ def test_each_field_is_of_this_api_or_has_one_outcome() -> None:
         ({"voice_settings": {"speed": 1.2, "stability": None}}, {"speed": 1.2}),
         ({"prosody": {"speed": "0.8"}}, {"speed": 0.8}),
         ({"extra_params": {"speed": "2"}}, {"speed": 2}),
+        ({"extra_params": {"speaker": "Ryan", "max_tokens": 9}}, {"voice": "ryan", "max_new_tokens": 9}),
+        ({"extra_params": {"speaker": "ryan", "text": "No."}, "voice": "vivian"}, {"voice": "vivian"}),
+        ({"extra_params": []}, {}),
     ],
     ids=str,
 )
@@ -95,6 +99,9 @@ def test_references_are_a_reference_and_its_transcript(name: str) -> None:
         ({"references": [{"audio": "QUJD"}] * 2}, "references", "has 2 references; a voice is cloned from one"),
         ({"references": [{"text": "Hi."}]}, "references[0].audio", "is required: base64 audio"),
         ({"references": [{"vq_codes": [1]}]}, "references[0].vq_codes", "send the audio"),
+        ({"output_format": {"container": "wav"}}, "output_format", "is no text; send response_format and sample_rate"),
+        ({"extra_params": {"word_timestamps": True}}, "word_timestamps", "is not available"),
+        ({"extra_params": "{}"}, "extra_params", "is no object"),
         ({"voice_settings": 1}, "voice_settings", "is no object; send speed instead"),
         ({"apply_text_normalization": "some"}, "apply_text_normalization", "send true or false"),
     ],
@@ -120,10 +127,11 @@ def test_a_field_that_cannot_be_served_is_refused_with_the_reason(name: str) -> 
     assert error.message == f"{name}: is not available: {FOREIGN[name].refused}"
 
 
-@pytest.mark.parametrize("nothing", [None, False, 0, "", [], {}], ids=repr)
+@pytest.mark.parametrize("nothing", [None, False, 0, "", [], {}, " ", "False", "0.0", "off"], ids=repr)
 def test_a_value_that_asks_for_nothing_is_accepted_without_a_word(nothing: object) -> None:
     assert parsed(seed=3, **dict.fromkeys((*IGNORED, *REFUSED), nothing)) == parsed(seed=3)
-    assert parsed(seed=3, volume_multiplier=1.0) == parsed(seed=3)
+    for one in (1, 1.0, "1.0"):
+        assert parsed(seed=3, volume_multiplier=one, pitch=one) == parsed(seed=3)
 
 
 def test_parts_without_effect_are_named_in_a_warning() -> None:
@@ -134,4 +142,5 @@ def test_parts_without_effect_are_named_in_a_warning() -> None:
         "output_format: the bit rate '128' is ignored: each format has its own bit rate",
         "normalization_options: 'url_normalization' is ignored: normalize covers everything",
     ]
+    assert parsed(extra_params={"gender": "female"}).warnings == ["gender is ignored: the voice has one"]
     assert len(parsed(voice_settings={f"name{i}": i for i in range(100)}).warnings) == 8

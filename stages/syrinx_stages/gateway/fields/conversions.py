@@ -1,5 +1,6 @@
 """What values of other APIs' fields mean in this one. Raises `ApiError` 400 for values without a meaning. Pure."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ Meant = tuple[dict[str, Any], list[str]]
 BIT_RATE = "each format has its own bit rate"
 _KOKORO_LANGUAGES = {"a": "en", "b": "en", "e": "es", "f": "fr", "i": "it", "j": "ja", "p": "pt", "z": "zh"}
 """`lang_code` of Kokoro's pipelines."""
+_OUTPUT_FORMAT = re.compile(r"(.*?)(?:_(\d+))?(?:_(\d+))?", re.ASCII | re.DOTALL)
 
 
 def language(code: Any) -> Meant:
@@ -46,10 +48,13 @@ def speed_of(field: str) -> Callable[[Any], Meant]:
     return convert
 
 
-def output_format(text: Any) -> Meant:
+def output_format(value: Any) -> Meant:
     """The form of ElevenLabs: codec_rate_bitrate."""
-    codec, _, rest = str(text).partition("_")
-    rate, _, bit_rate = rest.partition("_")
+    if not isinstance(value, str):
+        raise bad_request("output_format", "is no text; send response_format and sample_rate instead")
+    found = _OUTPUT_FORMAT.fullmatch(value.strip())
+    assert found is not None
+    codec, rate, bit_rate = found.groups()
     ignored = [f"the bit rate {quoted(bit_rate)} is ignored: {BIT_RATE}"] if bit_rate else []
     return {"response_format": codec} | ({"sample_rate": rate} if rate else {}), ignored
 

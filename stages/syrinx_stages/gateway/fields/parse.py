@@ -28,6 +28,8 @@ _EXTRA = "extra_params"
 """More fields, of vLLM-Omni's clients: those of the request itself come first."""
 _MAX_EXTRA = 64 * 1024
 """Maximum size of `extra_params` in bytes."""
+_NOTHING = (b"null", b'""', b"[]")
+"""Values of `extra_params` that add nothing; PHP writes an empty object as an array."""
 _MAX_NAMED = 8
 """Maximum number of the parts of a value that warnings name."""
 
@@ -49,19 +51,25 @@ def parse_fields(body: RawBody, kind: type[SpeechFields] = FAMILY.request_fields
 
 def parse_object(sent: Sent, kind: type[SpeechFields]) -> Parsed:
     """Parses the fields of an object. Raises `ApiError` 400, naming the field if there is one."""
-    fields = fields_of(kind)
     with decoding():
-        values = {name: fields[name].read(raw) for name, raw in sent.items() if name in fields}
-        values = {name: value for name, value in values.items() if value is not None}
-        warnings = list[str]()
-        for name, raw in sent.items():
-            if name not in fields and name != _EXTRA:
-                warnings += _translate(name, raw, values, kind)
+        values, warnings = _values(sent, kind)
         if _EXTRA in sent:
             warnings += _add_extra(sent[_EXTRA], values, kind)
-    if missing := next((each.name for each in fields.values() if each.required and each.name not in values), None):
-        raise bad_request(missing, "is required", "missing_field")
+    missing = (each.name for each in fields_of(kind).values() if each.required and each.name not in values)
+    if (name := next(missing, None)) is not None:
+        raise bad_request(name, "is required", "missing_field")
     return kind(**values), warnings
+
+
+def _values(sent: Sent, kind: type[SpeechFields]) -> tuple[dict[str, Any], list[str]]:
+    """Returns the values that are given, also in the fields of other APIs, and warnings."""
+    fields = fields_of(kind)
+    read = {name: fields[name].read(raw) for name, raw in sent.items() if name in fields}
+    values, warnings = {name: value for name, value in read.items() if value is not None}, list[str]()
+    for name, raw in sent.items():
+        if name not in fields and name != _EXTRA:
+            warnings += _translate(name, raw, values, kind)
+    return values, warnings
 
 
 def _translate(name: str, raw: Raw, values: dict[str, Any], kind: type[SpeechFields]) -> list[str]:
@@ -96,17 +104,19 @@ def _add_extra(raw: Raw, values: dict[str, Any], kind: type[SpeechFields]) -> li
     """Adds the fields in `extra_params` to those that the body itself does not have. Returns warnings."""
     if len(bytes(raw)) > _MAX_EXTRA:
         raise bad_request(_EXTRA, f"has {len(bytes(raw)):,} bytes; at most {_MAX_EXTRA:,} are accepted")
-    if bytes(raw) == b"null":
+    if bytes(raw) in _NOTHING:
         return []
     if not bytes(raw).startswith(b"{"):
-        raise bad_request(_EXTRA, "expected `object`")
-    extra, fields = msgspec.json.decode(raw, type=Sent), fields_of(FAMILY.request_fields)
-    unknown = itertools.islice((name for name in extra if name not in fields), _MAX_NAMED)
-    warnings = [f"{_EXTRA}.{quoted(name)} is ignored: unknown field" for name in unknown]
-    for name in extra.keys() & fields.keys() - values.keys() - {"input"}:
-        if (value := fields_of(kind)[name].read(extra[name])) is not None:
-            values[name] = value
-    return warnings
+        raise bad_request(_EXTRA, "is no object; send one with the fields")
+    sent = msgspec.json.decode(raw, type=Sent)
+    known = fields_of(FAMILY.request_fields).keys() | FOREIGN.keys()
+    unknown = itertools.islice((name for name in sent if name not in known), _MAX_NAMED)
+    ignored = [f"{_EXTRA}.{quoted(name)} is ignored: unknown field" for name in unknown]
+    extra, warnings = _values({name: raw for name, raw in sent.items() if name in known}, kind)
+    extra.pop("input", None)
+    for name, value in extra.items():
+        values.setdefault(name, value)
+    return ignored + warnings
 
 
 def _unknown_field(name: str, kind: type[SpeechFields]) -> ApiError:

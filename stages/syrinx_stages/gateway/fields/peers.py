@@ -3,6 +3,7 @@
 `python -m syrinx_stages.gateway.fields.peers` prints that page.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from syrinx_stages.gateway.fields import conversions
 from syrinx_stages.gateway.fields.conversions import Meant
+from syrinx_stages.gateway.fields.values import truth
 
 
 class Client(Struct, frozen=True):
@@ -51,7 +53,13 @@ CHATTERBOX = Client(
     "https://github.com/travisvn/chatterbox-tts-api/blob/0fc1d71845439eb6688f87484517e00289743282/app/models/requests.py",
 )
 SILICONFLOW = Client("SiliconFlow", "https://docs.siliconflow.cn/en/userguide/capabilities/text-to-speech")
-CLIENTS = (OPENAI, CHAT, VLLM_OMNI, SGLANG_OMNI, KOKORO, ELEVENLABS, FISH, QWEN, LOCALAI, CHATTERBOX, SILICONFLOW)
+MLX_AUDIO = Client(
+    "mlx-audio",
+    "https://github.com/Blaizzy/mlx-audio/blob/22b0b48aee5a501b2a505cc66ac2b9085c8f08a0/mlx_audio/server.py",
+)
+CLIENTS = (
+    OPENAI, CHAT, VLLM_OMNI, SGLANG_OMNI, KOKORO, ELEVENLABS, FISH, QWEN, LOCALAI, CHATTERBOX, SILICONFLOW, MLX_AUDIO
+)  # fmt: skip
 
 
 class PeerField(Struct, frozen=True):
@@ -73,6 +81,10 @@ class PeerField(Struct, frozen=True):
         """Returns whether a request without the field is the same."""
         if self.convert is not None:
             return value in (None, "", [], {})
+        if isinstance(value, str):
+            value = truth(value.strip().lower())
+            with contextlib.suppress(ValueError):
+                value = float(value)
         return not value or (self.nothing is not None and value == self.nothing)
 
 
@@ -106,7 +118,7 @@ _PENALTY = "repetition_penalty is the only penalty"
 _CONTEXT = "each request is spoken by itself; send a long text at once"
 _PAUSES = "pauses follow from the punctuation"
 _SEGMENTS = "texts are divided at their sentences"
-_SHARED = (OPENAI, VLLM_OMNI, SGLANG_OMNI, KOKORO)
+_SHARED = (OPENAI, VLLM_OMNI, SGLANG_OMNI, KOKORO, MLX_AUDIO)
 _SERVERS = (VLLM_OMNI, SGLANG_OMNI)
 
 PEER_FIELDS: Sequence[PeerField] = (
@@ -117,22 +129,22 @@ PEER_FIELDS: Sequence[PeerField] = (
     _ours("speed", *_SHARED),
     _ours("instructions", OPENAI, *_SERVERS),
     _ours("stream_format", OPENAI, *_SERVERS),
-    _ours("stream", *_SERVERS, KOKORO),
+    _ours("stream", *_SERVERS, KOKORO, MLX_AUDIO),
     _ours("sample_rate", VLLM_OMNI, FISH),
     _ours("task_type", *_SERVERS),
     _ours("language", *_SERVERS, QWEN),
-    _ours("ref_audio", *_SERVERS, QWEN),
-    _ours("ref_text", *_SERVERS, QWEN),
+    _ours("ref_audio", *_SERVERS, QWEN, MLX_AUDIO),
+    _ours("ref_text", *_SERVERS, QWEN, MLX_AUDIO),
     _ours("x_vector_only_mode", *_SERVERS, QWEN),
     _ours("speaker_embedding", VLLM_OMNI),
     _ours("non_streaming_mode", VLLM_OMNI, QWEN),
     _ours("extra_params", VLLM_OMNI),
     _ours("max_new_tokens", *_SERVERS, FISH, QWEN),
     _ours("seed", *_SERVERS, ELEVENLABS),
-    _ours("temperature", SGLANG_OMNI, FISH, QWEN),
-    _ours("top_k", SGLANG_OMNI, QWEN),
-    _ours("top_p", SGLANG_OMNI, FISH, QWEN),
-    _ours("repetition_penalty", SGLANG_OMNI, FISH, QWEN),
+    _ours("temperature", SGLANG_OMNI, FISH, QWEN, MLX_AUDIO),
+    _ours("top_k", SGLANG_OMNI, QWEN, MLX_AUDIO),
+    _ours("top_p", SGLANG_OMNI, FISH, QWEN, MLX_AUDIO),
+    _ours("repetition_penalty", SGLANG_OMNI, FISH, QWEN, MLX_AUDIO),
     _ours("subtalker_temperature", QWEN),
     _ours("subtalker_top_k", QWEN),
     _ours("subtalker_top_p", QWEN),
@@ -142,12 +154,12 @@ PEER_FIELDS: Sequence[PeerField] = (
     _alias("speaker", "voice", *_SERVERS, QWEN),
     _alias("voice_id", "voice", ELEVENLABS),
     _alias("reference_id", "voice", FISH),
-    _alias("instruct", "instructions", QWEN),
+    _alias("instruct", "instructions", QWEN, MLX_AUDIO),
     _alias("language_code", "language", ELEVENLABS),
-    _meant("lang_code", "`language`; one letter is Kokoro's code", conversions.language, KOKORO),
+    _meant("lang_code", "`language`; one letter is Kokoro's code", conversions.language, KOKORO, MLX_AUDIO),
     _alias("format", "response_format", FISH),
     _meant("output_format", "`response_format` and `sample_rate`: `pcm_16000`", conversions.output_format, ELEVENLABS),
-    _alias("max_tokens", "max_new_tokens", CHAT),
+    _alias("max_tokens", "max_new_tokens", CHAT, MLX_AUDIO),
     _alias("max_completion_tokens", "max_new_tokens", CHAT),
     _meant("do_sample", "false: `temperature` 0", conversions.greedy("temperature"), QWEN),
     _meant("subtalker_dosample", "false: `subtalker_temperature` 0", conversions.greedy("subtalker_temperature"), QWEN),
@@ -193,6 +205,10 @@ PEER_FIELDS: Sequence[PeerField] = (
     _ignored("streaming_quality", _CHUNKS, CHATTERBOX),
     _ignored("enable_pauses", _PAUSES, CHATTERBOX),
     _ignored("custom_pauses", _PAUSES, CHATTERBOX),
+    _ignored("gender", "the voice has one", MLX_AUDIO),
+    _ignored("pitch", "the pitch is that of the voice", MLX_AUDIO, nothing=1),
+    _ignored("streaming_interval", _CHUNKS, MLX_AUDIO),
+    _ignored("verbose", "the log is the operator's", MLX_AUDIO),
     _refused("word_timestamps", _TIMED, VLLM_OMNI),
     _refused("return_timestamps", _TIMED, KOKORO),
     _refused("ref_audio_2", "a voice is cloned from one reference; send a request for each speaker", VLLM_OMNI),
@@ -219,7 +235,7 @@ send these fields to [`POST /v1/audio/speech`](api.md), in the items of a batch 
 - A field that stands for one of this API has its effect. The request is refused if both are sent with different values.
 - A field without effect is named in the `Warning` header, or in the `warnings` and messages of batches and WebSockets.
 - A field that cannot be served is refused with 400 and the reason.
-- A value that asks for nothing (null, false, 0, empty) is always accepted.
+- A value that asks for nothing (null, false, 0, empty, also as text) is always accepted.
 
 """
 
