@@ -11,7 +11,7 @@ from support.cloning import TRANSCRIPT, Cloning, gateway_of, sample
 from support.http_server import ScriptedResponse, http_server
 from support.stages import Pipeline
 from syrinx_stages.contract.settings import SharedVoice
-from syrinx_stages.gateway.voices.shared_voices import load_voices
+from syrinx_stages.gateway.voices.catalog import Catalog
 from syrinx_stages.model.describe import describe
 from syrinx_stages.runtime.errors import StartError
 
@@ -150,6 +150,6 @@ async def test_names_that_differ_in_case_only_are_refused(base_stages: Pipeline,
             pass
 
 
-async def test_another_checkpoint_is_refused(voices: tuple[SharedVoice, ...]):
+def test_another_checkpoint_is_refused(voices: tuple[SharedVoice, ...]):
     with pytest.raises(StartError, match="voices: they need a Base checkpoint; this one does CustomVoice"):
-        await load_voices(voices, describe("bundled"), 0, None, None)
+        Catalog(describe("bundled"), "m", shared=voices)

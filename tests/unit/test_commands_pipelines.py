@@ -38,8 +38,7 @@ def write(tmp_path):
 
 ACCEPTED = {
     "model": {"path": "model"},
-    "gateway": {"apiKeys": {"file": "keys.jsonl"}},
-    "voices": [{"name": "anna", "file": "voice.wav", "consent": "Anna, in person"}],
+    "gateway": {"apiKeys": {"file": "keys.jsonl"}, "api": {"voiceAliases": {"narrator": "GB"}}},
 }
 
 
@@ -63,6 +62,21 @@ REFUSED = [
         {"gateway": {"tls": {"certificateFile": "keys.jsonl", "keyFile": "keys.jsonl"}}},
         (),
         "spec.gateway.tls: TLS: ",
+    ),
+    (
+        {"gateway": {"api": {"voiceAliases": {"narrator": "nobody"}}}},
+        (),
+        "spec.gateway.api.voiceAliases: 'narrator' stands for 'nobody', which is not a voice",
+    ),
+    (
+        {"model": {"path": "model"}, "gateway": {"api": {"voiceAliases": {"us": "gb"}}}},
+        (),
+        "spec.gateway.api.voiceAliases: 'us' is itself a voice",
+    ),
+    (
+        {"voices": [{"name": "anna", "file": "voice.wav", "consent": "Anna"}]},
+        (),
+        "spec.voices: they need a Base checkpoint; this one does CustomVoice",
     ),
     ({"voices": [{"name": "anna", "file": "none.wav", "consent": "Anna"}]}, (), "spec.voices[0].file: cannot read "),
 ]

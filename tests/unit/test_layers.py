@@ -28,7 +28,7 @@ _OPERATOR = {
     "local": {"resource", "observed", "tuner", "contract", "connector", "processes", "runtime"},
     "commands": {
         *("resource", "observed", "tuner", "cluster", "local"),
-        *("contract", "processes", "runtime", "model", "fetch"),
+        *("contract", "processes", "runtime", "model", "fetch", "gateway"),
     },
     "main": {"cluster", "contract"},
     "__main__": {"commands"},

@@ -1,6 +1,6 @@
 """The pipelines that commands run on this machine, and what they check before: the resource and the files it names."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as FilePath
 
 from syrinx_operator.local.gpus import visible_gpus
@@ -8,14 +8,22 @@ from syrinx_operator.local.machine import memory_gib, usable_cores
 from syrinx_operator.local.sizing import sized_pipeline, with_gpu_replicas
 from syrinx_operator.resource.checks.check import CheckResult, Finding, absolute, check, load_one, read_file
 from syrinx_operator.resource.checks.documents import Path
+from syrinx_operator.resource.resolve import resolve
 from syrinx_operator.resource.spec import PipelineSpec, TTSPipeline
+from syrinx_operator.resource.stage_config import stage_fields
 from syrinx_stages.contract.api_keys import MAX_BYTES, KeysError, parse_keys
+from syrinx_stages.contract.stages import Stage
 from syrinx_stages.fetch.download import File
 from syrinx_stages.fetch.parts import CONFIGS, WEIGHTS, select
 from syrinx_stages.fetch.store import FetchError
+from syrinx_stages.gateway.voices.catalog import Catalog
 from syrinx_stages.model.config import CheckpointError, read_model_config, read_speech_tokenizer_config
+from syrinx_stages.model.describe import describe
 from syrinx_stages.runtime.errors import StartError
 from syrinx_stages.runtime.http.tls import Certificate
+
+_NAMES: Mapping[str, Path] = {"voices": ("spec", "voices"), "voiceAliases": ("spec", "gateway", "api", "voiceAliases")}
+"""The fields of the resource that errors of a `Catalog` begin with."""
 
 
 def load(file: str, notify: Callable[[str], None] | None) -> TTSPipeline:
@@ -46,8 +54,13 @@ def default_pipeline(notify: Callable[[str], None]) -> TTSPipeline:
 
 
 def unusable(pipeline: TTSPipeline) -> Iterator[Finding]:
-    """Yields the fields of a pipeline with files or directories that its stages would refuse. Paths are absolute."""
-    for path, file, use in _files(pipeline.spec):
+    """Yields the fields of a pipeline that its stages would refuse when they start. Paths are absolute."""
+    found = list(_unusable_files(pipeline.spec))
+    yield from found or _unusable_names(pipeline)
+
+
+def _unusable_files(spec: PipelineSpec) -> Iterator[Finding]:
+    for path, file, use in _files(spec):
         try:
             use(file)
         except OSError as error:
@@ -56,6 +69,17 @@ def unusable(pipeline: TTSPipeline) -> Iterator[Finding]:
             yield path, f"{file}: {error}"
         except (CheckpointError, FetchError, StartError) as error:
             yield path, str(error)
+
+
+def _unusable_names(pipeline: TTSPipeline) -> Iterator[Finding]:
+    """Yields the voices, or their aliases, that the checkpoint does not permit."""
+    gateway = stage_fields(resolve(pipeline), Stage.GATEWAY)
+    checkpoint = describe(pipeline.spec.model.path or "bundled")
+    try:
+        Catalog(checkpoint, gateway["model_name"], gateway["api"], gateway["shared_voices"])
+    except StartError as error:
+        field, _, message = str(error).partition(": ")
+        yield _NAMES[field], message
 
 
 def _files(spec: PipelineSpec) -> Iterator[tuple[Path, str, Callable[[str], object]]]:

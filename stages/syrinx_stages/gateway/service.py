@@ -66,8 +66,8 @@ STAGE = "gateway"
 class GatewayService:
     """State shared by all HTTP requests.
 
-    Raises `CheckpointError` if the checkpoint's configuration is invalid, and `StartError` if an alias or the API keys
-    are.
+    Raises `CheckpointError` if the checkpoint's configuration is invalid, and `StartError` if a voice, an alias or the
+    API keys are.
     """
 
     def __init__(
@@ -119,8 +119,7 @@ class GatewayService:
 
         Raises `StartError` if a voice of the resource cannot be used.
         """
-        voices = self.catalog.shared, self.checkpoint, self.created, self._fetch, self.decode_audio
-        self.voices.shared = await load_voices(*voices)
+        self.voices.shared = await load_voices(self.catalog.shared, self.created, self._fetch, self.decode_audio)
         for gauge in (m.LIVE_STREAMS, m.QUEUE_LENGTH, m.QUEUE_AGE, m.EXPECTED_WAIT):
             self._metrics[gauge].set(0)
         # Both series must exist from the start: `rate` ignores the first value of a series.

@@ -105,17 +105,16 @@ def choice(
     if value is None:
         return None
     names = list(choices)
-    accepted = {compared(name): name for name in names} | {
-        compared(name): each for name, each in (others or {}).items()
+    accepted = {_compared(name): name for name in names} | {
+        _compared(name): each for name, each in (others or {}).items()
     }
-    found = accepted.get(compared(value))
+    found = accepted.get(_compared(value))
     if found is None:
         raise bad_request(field, f"{quoted(value)} is unknown; accepted: {', '.join(names)}")
     return found
 
 
-def compared(name: str) -> str:
-    """Returns a name without what does not distinguish names: case, spaces, hyphens, underscores."""
+def _compared(name: str) -> str:
     return re.sub(r"[\s_-]", "", name).lower()
 
 

@@ -12,7 +12,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.gateway.audio.encoders import OTHER_NAMES, AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
-from syrinx_stages.gateway.fields.values import choice, compared
+from syrinx_stages.gateway.fields.values import choice
 from syrinx_stages.gateway.speech.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_text, without_controls
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.voices.catalog import DEFAULT_VOICE, Catalog
@@ -299,9 +299,9 @@ def _language(fields: SpeechFields, checkpoint: Description) -> str:
     if fields.language is None:
         # A checkpoint with one language speaks nothing else, and speaks it better when told.
         return languages[0] if len(languages) == 1 else "auto"
-    names = {compared(known): known for known in checkpoint.languages}
-    requested = fields.language.strip()
-    found = names.get(compared(requested)) or names.get(name_of(requested) or "")
+    names = {known.lower(): known for known in checkpoint.languages}
+    requested = fields.language.strip().lower()
+    found = names.get(requested) or names.get(name_of(requested) or "")
     if found is None:
         message = f"{quoted(fields.language)} is unknown; accepted: {', '.join(checkpoint.languages)}"
         raise bad_request("language", f"{message}, or their codes, such as en or en-US")

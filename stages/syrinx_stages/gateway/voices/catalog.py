@@ -23,7 +23,7 @@ alias says otherwise, or none if it has none."""
 
 
 class Catalog(Struct, frozen=True, dict=True):
-    """The models and voices of a gateway, and their aliases. Raises `StartError` if a voice's alias is invalid."""
+    """The models and voices of a gateway, and their aliases. Raises `StartError` if a voice or an alias is invalid."""
 
     checkpoint: Description
     model: str
@@ -33,6 +33,8 @@ class Catalog(Struct, frozen=True, dict=True):
     """The resource's voices, for a checkpoint that has none of its own."""
 
     def __post_init__(self) -> None:
+        if self.shared and self.checkpoint.embedding_size is None:
+            raise StartError(f"voices: they need a Base checkpoint; this one does {self.checkpoint.task_type}")
         if len(self._own_voices) < len(self.voices):
             raise StartError(f"voices: two have the same name: {', '.join(self.voices)}")
         for alias, name in self.api.voice_aliases.items():

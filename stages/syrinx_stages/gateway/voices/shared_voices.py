@@ -12,7 +12,6 @@ from syrinx_stages.contract.settings import SharedVoice
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.voices import reference
 from syrinx_stages.gateway.voices.voices import KeptVoice
-from syrinx_stages.model.describe import Description
 from syrinx_stages.runtime.errors import StartError
 
 Fetch = Callable[[str], Awaitable[bytes]]
@@ -30,11 +29,9 @@ class LoadedVoice(Struct, frozen=True):
 
 
 async def load_voices(
-    voices: Sequence[SharedVoice], checkpoint: Description, created_at: int, fetch: Fetch, decode: Decode
+    voices: Sequence[SharedVoice], created_at: int, fetch: Fetch, decode: Decode
 ) -> Mapping[str, LoadedVoice]:
-    """Returns the voices by name. Raises `StartError` that names all that cannot be used, or if none can be cloned."""
-    if voices and checkpoint.embedding_size is None:
-        raise StartError(f"voices: they need a Base checkpoint; this one does {checkpoint.task_type}")
+    """Returns the voices by name. Raises `StartError` that names all that cannot be used."""
     loaded: dict[str, LoadedVoice] = {}
     problems: list[str] = []
     for each in voices:
