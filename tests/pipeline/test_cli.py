@@ -117,6 +117,21 @@ def test_say_streams_raw_audio_to_standard_output(up, tmp_path):
     assert np.array_equal(np.frombuffer(audio, dtype="<i2"), read_wav(tmp_path / "whole.wav"))
 
 
+@pytest.mark.parametrize("form", ["{0}/", "{0}/v1", "{0}/v1/", "127.0.0.1:{1}", " {0}\n"])
+def test_say_accepts_urls_as_people_write_them(up, here, tmp_path, form):
+    code, _, stderr = here("say", "Come in.", "--url", form.format(up.url, up.url.rpartition(":")[2]), state=up.state)
+    assert code == 0, stderr
+    assert len(read_wav(tmp_path / "speech.wav")) > 12_000
+
+
+def test_say_finds_the_format_in_any_spelling(up, here, tmp_path):
+    for arguments in (["-o", "a.ogg"], ["-o", "b.WAVE"], ["-o", "c", "--format", "OPUS"]):
+        code, _, stderr = here("say", "Come in.", *arguments, state=up.state)
+        assert code == 0, stderr
+    found = [(tmp_path / name).read_bytes()[:4] for name in ("a.ogg", "b.WAVE", "c")]
+    assert found == [b"OggS", b"RIFF", b"OggS"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -132,6 +147,11 @@ def test_say_streams_raw_audio_to_standard_output(up, tmp_path):
         (["hell\udcf6"], "text: character 5 is not UTF-8"),
         (["hello", "--voice", "\udcf6"], "voice: character 1 is not UTF-8"),
         (["hello", "--url", "http://127.0.0.1:1"], "cannot connect to http://127.0.0.1:1"),
+        (
+            ["hello", "--url", "h:port"],
+            "http://h:port is not the URL of a gateway; an example is http://127.0.0.1:8000",
+        ),
+        (["hello", "--url", "ftp://h"], "ftp://h is not the URL of a gateway"),
         (["hello", "--file", "/no/such/file.yaml"], "/no/such/file.yaml: No such file"),
     ],
 )

@@ -37,8 +37,9 @@ class SpeechClient:
     """
 
     def __init__(self, url: str, **options: Any) -> None:
-        """`options` are those of `aiohttp.ClientSession`."""
-        self._url = url.rstrip("/")
+        """`url` may lack its scheme, and end as that of OpenAI's clients. `options`: of `aiohttp.ClientSession`."""
+        address = url.strip().rstrip("/").removesuffix("/v1")
+        self._url = address if "://" in address else f"http://{address}"
         self._options = options
 
     async def __aenter__(self) -> Self:
@@ -82,6 +83,9 @@ class SpeechClient:
         except aiohttp.ClientConnectorCertificateError as error:
             reason = error.certificate_error
             raise SpeechError("connection", f"cannot verify {self._url}: {reason}; {PRIVATE_CA}") from None
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
+            message = f"{self._url} is not the URL of a gateway; an example is http://127.0.0.1:8000"
+            raise SpeechError("connection", message) from None
         except aiohttp.ClientConnectorError as error:
             raise SpeechError("connection", f"cannot connect to {self._url}: {error}") from None
         except aiohttp.ClientError as error:

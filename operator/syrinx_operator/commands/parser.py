@@ -80,7 +80,7 @@ def _add_say(command: _Command) -> None:
     )
     parser.add_argument("text", metavar="TEXT", help="text to synthesize")
     parser.add_argument("-o", "--output", default="speech.wav", metavar="FILE", help="default speech.wav; - is stdout")
-    parser.add_argument("--format", choices=FORMATS, help="default: by the file's extension")
+    parser.add_argument("--format", type=str.lower, choices=FORMATS, help="default: by the file's extension")
     parser.add_argument("--stream", action="store_true", help="write audio while it is generated (wav and pcm)")
     parser.add_argument("--voice", help="speaker of the model; default: the first")
     parser.add_argument("--language", help="for example English; default: the model's only language, or auto-detected")

@@ -19,6 +19,7 @@ from syrinx_stages.contract.family import FAMILY
 
 FORMATS = ("wav", "pcm", "mp3", "flac", "opus", "aac", "ulaw", "alaw")
 """Values of `response_format`, and extensions of files."""
+_OTHER_EXTENSIONS = {"wave": "wav", "ogg": "opus", "oga": "opus"}
 _DEMUXERS = {"opus": "ogg", "ulaw": "mulaw"}
 """FFmpeg's names of formats that it calls otherwise."""
 STREAMABLE = ("wav", "pcm")
@@ -52,7 +53,8 @@ class Utterance(Struct, frozen=True, kw_only=True):
         elif self.output == "-":
             found = "pcm" if self.stream else "wav"
         else:
-            found = Path(self.output).suffix.lower().removeprefix(".")
+            extension = Path(self.output).suffix.lower().removeprefix(".")
+            found = _OTHER_EXTENSIONS.get(extension, extension)
         if found not in FORMATS:
             raise SayError(f"{self.output}: unknown format; use the extension .{', .'.join(FORMATS)}, or --format")
         if self.stream and found not in STREAMABLE:
