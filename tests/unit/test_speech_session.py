@@ -6,7 +6,7 @@ import pytest
 
 from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.socket.session import MAX_PIECES, Begin, Done, EndText, Feed, Session, Speak
-from syrinx_stages.gateway.socket.stream_messages import Place, parse_config
+from syrinx_stages.gateway.socket.stream_messages import Place, parse_config, parse_message
 
 
 def session(**config: object) -> Session:
@@ -101,6 +101,19 @@ def test_the_text_mode_may_have_the_name_that_vllm_omni_gives_it(config: dict[st
     assert parse_config(json.dumps({"type": "session.config", **config})).text_mode == mode
 
 
+def test_a_field_of_requests_that_asks_for_nothing_is_accepted() -> None:
+    asked = {"stream": False, "stream_format": "", "input": "", "word_timestamps": "false"}
+    plain, config = ({"type": "session.config", **fields} for fields in ({}, asked))
+    assert parse_config(json.dumps(config)) == parse_config(json.dumps(plain))
+
+
+@pytest.mark.parametrize("named", [{}, {"text": None}, {"delta": "Hi."}, {"input": "Hi."}], ids=str)
+def test_a_piece_has_its_text_in_the_field_text(named: dict[str, object]) -> None:
+    with pytest.raises(ApiError, match="text: is required: the next piece of the text"):
+        parse_message(json.dumps({"type": "input.text", **named}))
+    assert parse_message('{"type": "input.text", "text": ""}').text == ""
+
+
 @pytest.mark.parametrize(
     ("config", "field"),
     [
@@ -114,7 +127,7 @@ def test_the_text_mode_may_have_the_name_that_vllm_omni_gives_it(config: dict[st
         ({"text_mode": "tokens", "split_granularity": "clause"}, "split_granularity"),
         ({"text_mode": "tokens", "non_streaming_mode": True}, "non_streaming_mode"),
         ({"text_mode": "tokens", "stream_audio": False}, "stream_audio"),
-        ({"stream": True}, "stream"),
+        ({"stream": "true"}, "stream"),
         ({"input": "x"}, "input"),
         ({"word_timestamps": True}, "word_timestamps"),
         ({"voice": "us", "speaker": "gb"}, "speaker"),

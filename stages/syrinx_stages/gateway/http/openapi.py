@@ -180,7 +180,7 @@ def _foreign() -> dict[str, Any]:
 
 def _spelled(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns the schema of a field with what else is accepted: values as text, and empty lists and texts."""
-    nothing = [{"type": "array", "maxItems": 0}, {"type": "string", "pattern": r"^\s*$"}]
+    nothing: list[dict[str, Any]] = [{"type": "array", "maxItems": 0}, {"type": "string", "pattern": r"^\s*$"}]
     kinds = {each.get("type") for each in schema.get("anyOf", ())}
     also: dict[str, list[dict[str, Any]]] = {
         "boolean": [{"type": "string"}, {"enum": [0, 1]}],

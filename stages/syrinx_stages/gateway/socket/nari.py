@@ -42,7 +42,7 @@ class _Sent(Struct, frozen=True):
 
     type: str
     sequence: int | None = None
-    text: str = ""
+    text: str | None = None
 
 
 class _Connection:

@@ -66,7 +66,8 @@ class ClientMessage(Struct, frozen=True):
     """A message of a client; of `session.config` only its type."""
 
     type: str
-    text: str = ""
+    text: str | None = None
+    """The next piece, of `input.text` only."""
 
 
 _Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
@@ -110,7 +111,10 @@ def parse_message(data: str) -> ClientMessage:
     """Parses a message other than `session.config`. Raises `ApiError` 400 or 413."""
     if len(data) > MAX_TEXT_MESSAGE:
         raise too_large("text", f"the message is larger than {MAX_TEXT_MESSAGE // 1024} KB; send smaller pieces")
-    return _decode(data)
+    message = _decode(data)
+    if message.type == "input.text" and message.text is None:
+        raise bad_request("text", "is required: the next piece of the text", "missing_field")
+    return message
 
 
 def _decode(data: str) -> ClientMessage:
@@ -129,7 +133,7 @@ def parse_config(data: str) -> SessionConfig:
     body, is_single = _fields(data.encode())
     own, warnings = parse_fields(body, _Session)
     for name, hint in _REFUSED.items():
-        if getattr(own, name) not in (None, ""):
+        if getattr(own, name):
             raise bad_request(name, f"is not a field of a session: {hint}", "unknown_field")
     return _checked(own, warnings, own, is_single)
 

@@ -204,7 +204,7 @@ class _Connection:
             )
         match message.type:
             case "input.text":
-                await self._add_text(message.text)
+                await self._add_text(message.text or "")
             case "input.done":
                 self._act(self._session.finish())
                 if self._session.config is not None and self._session.config.is_single:
