@@ -45,6 +45,11 @@ def test_line_breaks_of_a_large_reference_may_be_raw() -> None:
     assert fields.ref_audio == AUDIO[:76] * 20_000
 
 
+def test_a_large_reference_may_begin_with_a_byte_order_mark() -> None:
+    body = json.dumps({"input": "a", "ref_audio": "\ufeff" + AUDIO}, ensure_ascii=False)
+    assert parse_fields(body.encode())[0].ref_audio == "\ufeff" + AUDIO
+
+
 def test_a_large_reference_in_a_field_that_is_ignored_has_no_effect() -> None:
     fields, _ = parse_fields(json.dumps({"input": "a", "user": {"ref_audio": AUDIO}}).encode())
     assert fields.ref_audio is None

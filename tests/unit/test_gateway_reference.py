@@ -263,6 +263,8 @@ def test_base64_comes_bare_or_as_a_data_uri():
     [
         lambda text: text + "\n",
         lambda text: "\r\n" + lines_of_76(text),
+        lambda text: "\ufeff" + text,
+        lambda text: "\ufeffdata:audio/wav;base64," + text,
         lambda text: "data:audio/wav;base64, " + text,
         lambda text: text.replace("+", "-").replace("/", "_"),
         lambda text: text.rstrip("="),
@@ -273,6 +275,8 @@ def test_base64_comes_bare_or_as_a_data_uri():
     ids=[
         "final newline",
         "lines",
+        "byte-order mark",
+        "byte-order mark of a URI",
         "space",
         "for URLs",
         "without padding",
@@ -348,10 +352,10 @@ def test_nothing_else_is_fetched(url: str):
     assert (caught.value.status, caught.value.param) == (400, "ref_audio")
 
 
-@pytest.mark.parametrize("url", [" https://voices.example.com/a.wav\n", "\nhttp://localhost:8000/"])
+@pytest.mark.parametrize("url", [" https://voices.example.com/a.wav\n", "\ufeff\nhttp://localhost:8000/"])
 def test_white_space_around_a_url_is_ignored(url: str):
     assert reference.is_url(url)
-    assert str(reference.check_url(url, HOSTS)) == url.strip()
+    assert str(reference.check_url(url, HOSTS)) == url.strip("\ufeff \n")
 
 
 FILES = [file(sine(1.2), kind=kind, subtype=subtype) for kind, subtype in KINDS]

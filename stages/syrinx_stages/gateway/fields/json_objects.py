@@ -119,7 +119,7 @@ def _string(body: RawBody, start: int, end: int) -> str:
         if stop < end and (escape := body.rfind(b"\\", stop - _MAX_ESCAPE, stop)) > start:
             stop = escape
         # Line breaks that are no escapes have no meaning in base64.
-        piece = body[start:stop].translate(None, b"\t\r\n").decode("ascii", "replace")
+        piece = body[start:stop].translate(None, b"\t\r\n").decode("utf-8", "replace")
         with decoding():
             pieces.append(msgspec.json.decode(f'"{piece}"', type=str))
         start = stop

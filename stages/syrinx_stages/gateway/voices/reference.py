@@ -44,8 +44,9 @@ _FIRST_FRAME = 64
 """Bytes of an MP3 file in which its index begins."""
 
 # Browsers name the codecs of a recording with commas: data:video/webm;codecs=vp8,opus;base64,...
-_DATA_URI = re.compile(r"\s{0,9}data:(?:[^\n]{0,200}?;\s{0,9}base64\s{0,9},)?", re.IGNORECASE)
-_URL = re.compile(r"\s{0,9}([A-Za-z][A-Za-z0-9+.-]{0,30}://|file:)", re.IGNORECASE)
+_DATA_URI = re.compile(r"[\s\ufeff]{0,9}data:(?:[^\n]{0,200}?;\s{0,9}base64\s{0,9},)?", re.IGNORECASE)
+_URL = re.compile(r"[\s\ufeff]{0,9}([A-Za-z][A-Za-z0-9+.-]{0,30}://|file:)", re.IGNORECASE)
+_BYTE_ORDER_MARK = "\ufeff"
 _MAX_URL = 8192
 """Characters."""
 _STANDARD_ALPHABET, _WHITE_SPACE = bytes.maketrans(b"-_", b"+/"), b" \t\r\n\f\v"
@@ -65,7 +66,7 @@ def check_url(ref_audio: str, hosts: Sequence[str]) -> httpx.URL:
     if len(ref_audio) > _MAX_URL:
         raise bad_request(FIELD, f"is a URL of {len(ref_audio):,} characters; at most {_MAX_URL:,} are accepted")
     try:
-        url = httpx.URL(ref_audio.strip())
+        url = httpx.URL(ref_audio.removeprefix(_BYTE_ORDER_MARK).strip())
     except httpx.InvalidURL as error:
         raise bad_request(FIELD, f"is not a URL: {error}") from None
     if url.scheme not in ("http", "https"):
@@ -104,15 +105,16 @@ def file_too_large() -> ApiError:
 def decode_base64(ref_audio: str) -> bytes:
     """Decodes a data: URI or plain base64 to the bytes of the file. Raises 400 or 413.
 
-    White space is ignored, characters may be escaped (`%2B`), the alphabet may be that of URLs, and padding may be
-    absent: all have one meaning.
+    White space and a byte-order mark are ignored, characters may be escaped (`%2B`), the alphabet may be that of URLs,
+    and padding may be absent: all have one meaning.
     """
     prefix = _DATA_URI.match(ref_audio)
     if prefix is not None and not prefix[0].endswith(","):
         raise bad_request(FIELD, "the data: URI is not base64; send data:audio/wav;base64,...")
     decoded, size = list[bytes](), 0
+    start = prefix.end() if prefix else int(ref_audio.startswith(_BYTE_ORDER_MARK))
     try:
-        for quads in _quads(ref_audio, prefix.end() if prefix else 0):
+        for quads in _quads(ref_audio, start):
             decoded.append(b64decode(quads, validate=True))
             size += len(decoded[-1])
             if size > MAX_FILE:

@@ -86,7 +86,7 @@ def parse_upload(form: Sequence[tuple[str, str | Sample]], embedding_size: int) 
     if unknown := next((name for name in fields if name not in FIELDS), None):
         hint = _HINTS.get(unknown, f"accepted: {', '.join(FIELDS)}")
         raise ApiError(400, f"{quoted(unknown)} is not a field of a voice: {hint}", param=unknown, code="unknown_field")
-    sample, embedding = fields.get("audio_sample"), texts["speaker_embedding"]
+    sample, embedding = fields.get("audio_sample") or None, texts["speaker_embedding"]
     if isinstance(sample, str):
         raise bad_request("audio_sample", "is text; send it as a file of the form")
     if (sample is None) is (embedding is None):
