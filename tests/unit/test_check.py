@@ -52,6 +52,23 @@ def test_the_example_lists_the_required_redis_permissions():
     assert rights in (EXAMPLES / "existing-redis-tls.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("spec", "advice"),
+    [
+        ("gateway: {referenceHosts: ['http://a']}", "(Hosts from which reference audio may be downloaded"),
+        ("gateway: {cors: {allowOrigins: [app.example]}}", "for example https://app.example.org"),
+        ("gateway: {trustedProxies: [10.0.0.1]}", "(Address ranges of proxies, for example 10.0.0.0/8"),
+        ("gateway: {resources: {requests: {memory: 4GB}}}", "for example cpu: 500m, memory: 1Gi"),
+        ("tuning: {prometheus: {url: 'p:9090'}}", "(URL, for example http://prometheus.monitoring:9090"),
+        ("gateway: {resources: 1}", "expected the fields requests, limits"),
+    ],
+)
+def test_a_refused_text_is_described_by_its_field(spec, advice):
+    """Also as an item of a list, a value of a mapping, or where it may be absent."""
+    [problem] = spec_problems(spec)
+    assert advice in problem
+
+
 def test_all_problems_are_reported_in_file_order():
     found = spec_problems(
         """\

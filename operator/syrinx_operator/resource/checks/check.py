@@ -213,29 +213,39 @@ def problems_of(value: Any) -> Iterator[Finding]:
         yield from violations(msgspec.convert(value, TTSPipeline))
 
 
-def field_problems(value: Any, annotation: Any = TTSPipeline, path: Path = ()) -> Iterator[Finding]:
-    """Yields the problems of single fields of a resource, or of a part of it; also unknown fields."""
-    bare = typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
+def field_problems(value: Any, annotation: Any = TTSPipeline, path: Path = (), about: str = "") -> Iterator[Finding]:
+    """Yields the problems of single fields of a resource, or of a part of it; also unknown fields.
+
+    `about` describes the field that the value is a part of.
+    """
+    is_annotated = typing.get_origin(annotation) is typing.Annotated
+    bare = typing.get_args(annotation)[0] if is_annotated else annotation
+    described = (each.description for each in typing.get_args(annotation)[1:] if isinstance(each, msgspec.Meta))
+    about = next(filter(None, described), about) if is_annotated else about
     origin, parts = typing.get_origin(bare), typing.get_args(bare)
     if types.NoneType in parts and value is not None:
-        yield from field_problems(value, parts[0], path)
+        yield from field_problems(value, parts[0], path, about)
     elif isinstance(bare, type) and issubclass(bare, Struct):
         yield from _struct_problems(value, bare, path)
     elif origin is tuple and isinstance(value, list):
         found = [
-            problem for index, each in enumerate(value) for problem in field_problems(each, parts[0], (*path, index))
+            problem
+            for index, each in enumerate(value)
+            for problem in field_problems(each, parts[0], (*path, index), about)
         ]
-        yield from found or _value_problems(value, annotation, path)
+        yield from found or _value_problems(value, annotation, path, about)
     elif origin is dict and isinstance(value, dict):
         found = [
             ((*path, key), message.replace("is not accepted", "is not accepted as a name", 1))
             for key in value
             for _, message in _value_problems(key, parts[0], path)
         ]
-        found += [problem for key, each in value.items() for problem in field_problems(each, parts[1], (*path, key))]
-        yield from found or _value_problems(value, annotation, path)
+        found += [
+            problem for key, each in value.items() for problem in field_problems(each, parts[1], (*path, key), about)
+        ]
+        yield from found or _value_problems(value, annotation, path, about)
     else:
-        yield from _value_problems(value, annotation, path)
+        yield from _value_problems(value, annotation, path, about)
 
 
 def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[Finding]:
@@ -256,14 +266,14 @@ def _struct_problems(value: Any, struct: type[Struct], path: Path) -> Iterator[F
             yield (*path, name), f"missing; expected {_describe(inspect.type_info(field.type))}"
 
 
-def _value_problems(value: Any, annotation: Any, path: Path) -> Iterator[Finding]:
+def _value_problems(value: Any, annotation: Any, path: Path, about: str = "") -> Iterator[Finding]:
     if isinstance(value, str) and not value.isprintable() and not _may_have_lines(value, annotation):
         yield path, f"{_shown(value)} is not accepted: it contains a control character or a line break"
         return
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError:
-        yield path, f"{_shown(value)} is not accepted; expected {_describe(inspect.type_info(annotation))}"
+        yield path, f"{_shown(value)} is not accepted; expected {_describe(inspect.type_info(annotation), about)}"
 
 
 def _may_have_lines(text: str, annotation: Any) -> bool:
@@ -284,7 +294,7 @@ def _shown(value: Any) -> str:
 def _describe(kind: inspect.Type, description: str = "") -> str:
     match kind:
         case inspect.Metadata(type=inner, extra_json_schema=extra):
-            return _describe(inner, (extra or {}).get("description", ""))
+            return _describe(inner, (extra or {}).get("description", description))
         case inspect.IntType(ge=minimum, le=maximum):
             return f"an integer from {minimum}" + (f" to {maximum}" if maximum is not None else "")
         case inspect.FloatType(gt=None, ge=minimum, le=maximum):
@@ -299,7 +309,9 @@ def _describe(kind: inspect.Type, description: str = "") -> str:
         case inspect.LiteralType(values=values):
             return " or ".join(map(str, values))
         case inspect.UnionType(types=types_):
-            return " or ".join(_describe(each) for each in types_ if not isinstance(each, inspect.NoneType))
+            return " or ".join(
+                _describe(each, description) for each in types_ if not isinstance(each, inspect.NoneType)
+            )
         case inspect.VarTupleType(item_type=item):
             return f"a list of {_count(kind)}, each {_describe(item)}"
         case inspect.DictType():
