@@ -41,6 +41,7 @@ def view(state=STATE, *, talkers=1, codecs=1, **spec):
         ("rate=0.5,mix=Base:1", WhatIf(rate=0.5, mix={"Base": 1})),
         ("rate=4,mix=Base:1,CustomVoice:3", WhatIf(rate=4, mix={"Base": 1, "CustomVoice": 3})),
         ("mix=Base:1,CustomVoice:.5,rate=4", WhatIf(rate=4, mix={"Base": 1, "CustomVoice": 0.5})),
+        ("Rate=4,MIX=base:1,customvoice : 3", WhatIf(rate=4, mix={"Base": 1, "CustomVoice": 3})),
         (" rate = 4 , mix = Base:1 , CustomVoice:3 ", WhatIf(rate=4, mix={"Base": 1, "CustomVoice": 3})),
         (
             "rate=4,frames=50,burst=2,reference=40,talkers=2,codecs=3",
@@ -68,7 +69,7 @@ def test_a_question_is_parsed(text, asked):
         ("rate=4,rows=8", "'rows' is not a key; there are rate, mix, frames, burst, reference, talkers, codecs"),
         ("rate=4,mix=Base", "mix: 'Base' is not TYPE:SHARE"),
         ("rate=4,mix=Base:1,", "mix: '' is not TYPE:SHARE"),
-        ("rate=4,mix=base:1", "mix: 'base' is no task type; there are CustomVoice, VoiceDesign, Base"),
+        ("rate=4,mix=clone:1", "mix: 'clone' is no task type; there are CustomVoice, VoiceDesign, Base"),
         ("rate=4,mix=Base:0", "mix: Base: '0' is not a number above 0"),
         ("rate=4,mix=Base:1,Base:2", "mix: Base is given twice"),
         ("rate=4,mix=Base:1,mix=CustomVoice:2", "mix is given twice"),

@@ -44,7 +44,7 @@ def parse_what_if(text: str) -> WhatIf:
     for part in text.split(","):
         name, separator, value = part.partition("=")
         if separator:
-            key = name.strip()
+            key = name.strip().lower()
             if key not in _PARSERS:
                 raise TuneError(f"--what-if: {key!r} is not a key; there are {', '.join(_PARSERS)}")
             if key in values:
@@ -85,11 +85,12 @@ def _replicas(key: str, text: str) -> int:
 
 
 def _share(key: str, text: str) -> Mapping[str, float]:
-    task_type, separator, share = text.partition(":")
+    name, separator, share = text.partition(":")
     if not separator:
         raise TuneError(f"--what-if: {key}: {text!r} is not TYPE:SHARE")
-    if task_type not in FAMILY.task_types:
-        raise TuneError(f"--what-if: {key}: {task_type!r} is no task type; there are {', '.join(FAMILY.task_types)}")
+    task_type = next((each for each in FAMILY.task_types if each.lower() == name.strip().lower()), None)
+    if task_type is None:
+        raise TuneError(f"--what-if: {key}: {name!r} is no task type; there are {', '.join(FAMILY.task_types)}")
     return {task_type: _number(0, above=True)(f"{key}: {task_type}", share)}
 
 
