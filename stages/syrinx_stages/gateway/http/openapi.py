@@ -179,7 +179,8 @@ def _foreign() -> dict[str, Any]:
 
 
 def _spelled(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema of a field with what else is accepted: values as text, and empty lists and texts."""
+    """Returns the schema of a field with what else is accepted: values as text, and empty lists and texts. These are
+    marked as deprecated, so that the page of the API leaves them out."""
     nothing: list[dict[str, Any]] = [{"type": "array", "maxItems": 0}, {"type": "string", "pattern": r"^\s*$"}]
     kinds = {each.get("type") for each in schema.get("anyOf", ())}
     also: dict[str, list[dict[str, Any]]] = {
@@ -189,7 +190,7 @@ def _spelled(schema: dict[str, Any]) -> dict[str, Any]:
         "array": nothing,
         "object": nothing,
     }
-    others = [each for kind in kinds for each in also.get(kind, ())]
+    others = [each | {"deprecated": True} for kind in kinds for each in also.get(kind, ())]
     return schema | ({"anyOf": [*schema["anyOf"], *others]} if others else {})
 
 
@@ -197,7 +198,7 @@ def _choices(text_limit: int) -> dict[str, Any]:
     """Returns the schemas of fields whose values are checked after decoding."""
 
     def one_of(names: Iterable[str], default: str | None = None) -> dict[str, Any]:
-        in_any_case = {"type": "string", "description": "One of the names in another case."}
+        in_any_case = {"type": "string", "description": "One of the names in another case.", "deprecated": True}
         return {"anyOf": [{"enum": list(names)}, {"type": "null"}, in_any_case], "default": default}
 
     return {

@@ -12,7 +12,7 @@ function resolved(schema, description) {
 
 function typeOf(schema) {
   if (schema.anyOf) {
-    return schema.anyOf.filter((each) => each.type !== "null").map(typeOf).join(" or ");
+    return schema.anyOf.filter((each) => each.type !== "null" && !each.deprecated).map(typeOf).join(" or ");
   }
   if (schema.enum) return schema.enum.join(", ");
   if (schema.$ref && !schema.type) return `object ${schema.$ref.split("/").pop()}`;
