@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import socket
 import struct
@@ -27,7 +28,8 @@ def run_alone(family: str, module: str, *arguments: str) -> None:
     if family == "IPv6" and not _SETTINGS.exists():
         pytest.skip("this machine has no ::1")
     command = [*_COMMAND, sys.executable, "-m", module, family, *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=3 * DEADLINE)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=3 * DEADLINE, env=environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

@@ -35,8 +35,8 @@ _Kind = TypeVar("_Kind")
 
 
 @contextlib.contextmanager
-def decoding() -> Iterator[None]:
-    """Raises `ApiError` 400 for a body that is no JSON object in UTF-8."""
+def decoding(what: str = "body") -> Iterator[None]:
+    """Raises `ApiError` 400 for a body, or `what` it is, that is no JSON object in UTF-8."""
     try:
         yield
     except msgspec.ValidationError as error:
@@ -44,19 +44,19 @@ def decoding() -> Iterator[None]:
         if missing := MISSING.match(problem):
             raise bad_request(missing[1], "is required", "missing_field") from None
         if not location:
-            raise bad_request(None, f"the body is not a JSON object: {problem[0].lower()}{problem[1:]}") from None
+            raise bad_request(None, f"the {what} is not a JSON object: {problem[0].lower()}{problem[1:]}") from None
         raise bad_request(location.strip(".`"), problem[0].lower() + problem[1:]) from None
     except RecursionError:
-        raise bad_request(None, "the body is nested too deeply", "invalid_json") from None
+        raise bad_request(None, f"the {what} is nested too deeply", "invalid_json") from None
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise bad_request(None, f"the body is not JSON in UTF-8: {error}", "invalid_json") from None
+        raise bad_request(None, f"the {what} is not JSON in UTF-8: {error}", "invalid_json") from None
 
 
-def decode(body: RawBody, kind: type[_Kind]) -> _Kind:
-    """Decodes JSON. Raises `ApiError` 400."""
+def decode(body: RawBody, kind: type[_Kind], what: str = "body") -> _Kind:
+    """Decodes JSON. Raises `ApiError` 400, which says `what` the JSON is."""
     if not len(body):
-        raise bad_request(None, "the body is empty; send a JSON object", "invalid_json")
-    with decoding():
+        raise bad_request(None, f"the {what} is empty; send a JSON object", "invalid_json")
+    with decoding(what):
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.ValidationError:

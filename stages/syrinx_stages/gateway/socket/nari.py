@@ -87,10 +87,10 @@ class _Connection:
     def _translated(self, data: str) -> str:
         if len(data) > MAX_TEXT_MESSAGE:
             raise too_large("message", f"is larger than {MAX_TEXT_MESSAGE // 1024} KB; keep the voice, and name it")
-        sent = decode(data.encode(), _Sent)
+        sent = decode(data.encode(), _Sent, "message")
         if sent.type == _START:
             self._pieces, self._answer = 0, {"type": "request.configured", "request_id": self._id}
-            fields = decode(data.encode(), dict[str, Any])
+            fields = decode(data.encode(), dict[str, Any], "message")
             return json.dumps({**fields, "type": "session.config", "text_mode": "tokens"})
         if sent.type not in _OURS:
             accepted = ", ".join((_START, *_OURS))

@@ -119,7 +119,7 @@ def parse_message(data: str) -> ClientMessage:
 
 def _decode(data: str) -> ClientMessage:
     check_commas(data.count(","), "message")
-    message = decode(data.encode(), ClientMessage)
+    message = decode(data.encode(), ClientMessage, "message")
     if message.type not in CLIENT_MESSAGES:
         unknown = f"{quoted(message.type)} is unknown"
         if instead := _INSTEAD.get(message.type):
@@ -140,7 +140,7 @@ def parse_config(data: str) -> SessionConfig:
 
 def _fields(body: bytes) -> tuple[bytes, bool]:
     """Returns the object with the fields, and whether it is in `session`, as SGLang-Omni's clients send it."""
-    sent = decode(body, Sent)
+    sent = decode(body, Sent, "message")
     session = bytes(sent.get(_NESTED, b"null"))
     if session == b"null":
         return body, False
