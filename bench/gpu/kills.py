@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from gpu import RESULTS, SIZE_NAMES, plan
+from gpu import RESULTS, plan
 from gpu.monitor import Gpus
 from gpu.results import Kill, KillsRun
-from gpu.service import EXPECTED, model_directory
+from gpu.service import EXPECTED, add_models, model_directory
 from gpu.system import Setup, System
 from syrinx_operator.commands.bench.load import LoadGenerator, LoadResult
 from syrinx_operator.commands.client import SpeechClient
@@ -35,11 +35,7 @@ VICTIMS = ("talker-0", "codec-0")
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line. Raises SystemExit for invalid arguments."""
     parser = argparse.ArgumentParser(prog="python -m gpu.kills", description="Measure kill -9 of talker and codec.")
-    model = parser.add_mutually_exclusive_group()
-    model.add_argument("--size", choices=SIZE_NAMES, default="1b7", help="real shapes, random weights (default: 1b7)")
-    model.add_argument("--random-model", help="directory written by gpu.checkpoint")
-    model.add_argument("--bundled", action="store_true", help="the bundled voice")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    add_models(parser)
     parser.add_argument("--paced", action="store_true", help="simulate the engines' timing, without a GPU: gpu.paced")
     parser.add_argument("--standby", choices=("on", "off"), help="default: as syrinx up decides for this GPU")
     parser.add_argument("--listeners", type=int, default=100, help="number of listeners (default: 100)")

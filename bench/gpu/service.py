@@ -48,12 +48,8 @@ OTHERS_VOICES = ("ryan", "vivian")
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line. Raises SystemExit for invalid arguments."""
     parser = argparse.ArgumentParser(prog="python -m gpu.service", description="Measure the service end to end.")
-    model = parser.add_mutually_exclusive_group()
-    model.add_argument("--size", choices=SIZE_NAMES, default="1b7", help="real shapes, random weights (default: 1b7)")
-    model.add_argument("--model", help="checkpoint directory; the model ends the utterances")
-    model.add_argument("--random-model", help="directory written by gpu.checkpoint")
-    model.add_argument("--bundled", action="store_true", help="the bundled voice")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    models = add_models(parser)
+    models.add_argument("--model", help="checkpoint directory; the model ends the utterances")
     parser.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="engine of the talker")
     system = parser.add_mutually_exclusive_group()
     system.add_argument("--paced", action="store_true", help="simulate the engines' timing, without a GPU: gpu.paced")
@@ -92,6 +88,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if args.repeat < 1:
         parser.error("--repeat must be at least 1")
     return args
+
+
+def add_models(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    """Adds the options for a model and its device. Returns the group, of which one option may be given."""
+    models = parser.add_mutually_exclusive_group()
+    models.add_argument("--size", choices=SIZE_NAMES, default="1b7", help="real shapes, random weights (default: 1b7)")
+    models.add_argument("--random-model", help="directory written by gpu.checkpoint")
+    models.add_argument("--bundled", action="store_true", help="the bundled voice")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    return models
 
 
 def gpus_of(args: argparse.Namespace) -> int:
