@@ -117,13 +117,13 @@ def step_over_alone(run: ServiceRun, frame_ms: Mapping[str, float]) -> float | N
 
 
 def listeners(run: ServiceRun) -> list[int]:
-    """Returns the largest number of listeners without a gap in each search; 0 for a search without any."""
+    """Returns the largest number of listeners without a gap in each search that came to its end; 0 without any."""
     found: dict[int, int] = {}
     for point in run.points:
         if point.load == "live":
             level = int(point.amount) if is_gap_free(point.stats) else 0
             found[point.search] = max(found.get(point.search, 0), level)
-    return list(found.values())
+    return list(found.values())[: None if run.complete else -1]
 
 
 def _ttfa_of_voice(run: ServiceRun, voice: str) -> dict[str, float]:
