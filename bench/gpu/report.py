@@ -47,6 +47,12 @@ def report(gathered: Gathered, summary: Mapping[str, Any], notes: str) -> str:
         parts += ["## Processes killed in front of listeners", "\n".join(f"- {each}." for each in gathered.kills)]
     if gathered.speech:
         parts += ["## Speech of the bundled voice under load", speech_table(gathered.speech)]
+    if gathered.worth:
+        parts += [
+            "## What each technique is worth",
+            TEXTS["worth"].format(gathered.worth.revision),
+            gathered.worth.table(),
+        ]
     for name, run in sorted(gathered.runs.items(), key=lambda item: item[1] is not gathered.primary):
         parts += [f"## Service: {name}", _service(run)]
     parts += [TEXTS["points"], TEXTS["stages"]] if gathered.runs else []

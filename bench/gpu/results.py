@@ -9,6 +9,7 @@ import yaml
 from msgspec import Struct
 
 from gpu.monitor import Usage
+from gpu.worth import WorthRun
 from syrinx_operator.commands.bench.load import GeneratorStats
 from syrinx_operator.commands.bench.report import errors, markdown, milliseconds
 from syrinx_operator.commands.bench.stats import Loop, Point
@@ -178,6 +179,7 @@ class Gathered(Struct, frozen=True, kw_only=True):
     speech: Sequence[Spoken] = ()
     """How well the bundled voice was understood, by load."""
     kills: Sequence[Kill] = ()
+    worth: WorthRun | None = None
     runs: dict[str, ServiceRun] = {}
     """By file name without the GPU prefix and `_service`."""
 
@@ -199,9 +201,11 @@ def gather(directory: Path, prefix: str) -> Gathered:
     speech = msgspec.json.decode(spoken.read_bytes(), type=SpeechRun).loads if spoken.exists() else ()
     killed = directory / f"{prefix}_kills.json"
     kills = msgspec.json.decode(killed.read_bytes(), type=KillsRun).kills if killed.exists() else ()
+    switched = directory / f"{prefix}_worth.json"
+    worth = msgspec.json.decode(switched.read_bytes(), type=WorthRun) if switched.exists() else None
     services = sorted(directory.glob(f"{prefix}_*_service.json"))
     runs = {file.stem.removeprefix(f"{prefix}_").removesuffix("_service"): load(file) for file in services}
-    return Gathered(**engines, speech=speech, kills=kills, runs=runs)
+    return Gathered(**engines, speech=speech, kills=kills, worth=worth, runs=runs)
 
 
 _UNITS = {"open": "req/s", "closed": "clients", "live": "listeners", "burst": "at once"}

@@ -180,6 +180,8 @@ def summarize(gathered: Gathered) -> dict[str, Any]:
         result["step_in_service_over_alone"] = step_over_alone(run, talker.talker_frame_ms)
     if gathered.speech:
         result["asr_under_load"] = {each.name: each.identified for each in gathered.speech}
+    if gathered.worth:
+        result["worth"] = gathered.worth.ratios()
     if gathered.kills:
         result["crash_stall_s"] = max(each.longest_stall for each in gathered.kills)
         result["crash_refused"] = sum(each.refused for each in gathered.kills)

@@ -11,6 +11,7 @@ from gpu import checkpoint, plan, report, summary
 from gpu.monitor import Usage
 from gpu.plan import MEAN_SECONDS, make_script
 from gpu.results import EngineResult, Gathered, Kill, ServicePoint, ServiceRun
+from gpu.worth import Effect, WorthRun
 from syrinx_operator.commands.bench.load import GeneratorStats, corpus
 from syrinx_operator.commands.bench.stats import Outcome, Playback, summarize
 from syrinx_operator.local.machine import Machine
@@ -67,6 +68,10 @@ def run(*points: ServicePoint) -> ServiceRun:
     )
 
 
+def complete(*points: ServicePoint) -> ServiceRun:
+    return structs.replace(run(*points), complete=True)
+
+
 def test_utterance_lengths_have_the_published_mean_and_grow_with_the_text():
     texts = corpus()
     bodies = [make_script(("ryan",), True).body(number) for number in range(1000)]
@@ -111,11 +116,28 @@ def test_live_streams_are_the_worst_search():
     good, bad = [outcome(0.02)] * 200, [outcome(0.02, underruns=1)] * 200
     levels = [(0, 512, good), (0, 600, bad), (1, 512, bad), (1, 480, good), (2, 512, good), (2, 544, good)]
     points = [structs.replace(point("live", amount, outcomes), search=search) for search, amount, outcomes in levels]
-    result = summary.figures(run(*points))
+    result = summary.figures(complete(*points))
     assert (result["live_streams"], result["live_streams_by_search"]) == (480, [512, 480, 544])
-    assert "Listeners without a gap: 480, the worst of 3 searches: 512, 480, 544." in report._service(run(*points))
-    assert summary.figures(run(*points[:4], structs.replace(points[2], search=2)))["live_streams"] == 0
-    assert summary.figures(run())["live_streams"] is None
+    assert "Listeners without a gap: 480, the worst of 3 searches: 512, 480, 544." in report._service(complete(*points))
+    assert summary.figures(complete(*points[:4], structs.replace(points[2], search=2)))["live_streams"] == 0
+    assert summary.figures(complete())["live_streams"] is None
+
+
+def test_a_search_that_was_stopped_does_not_count():
+    good = [outcome(0.02)] * 200
+    points = [structs.replace(point("live", amount, good), search=search) for search, amount in ((0, 512), (1, 128))]
+    assert summary.figures(run(*points))["live_streams_by_search"] == [512]
+    assert summary.figures(run(*points[:1]))["live_streams"] is None
+
+
+def test_a_technique_is_worth_its_median_gain():
+    loads = [("1 clients", "audio s/s", 12.0, 10.0), ("8 clients", "TTFA p95, ms", 20.0, 30.0)]
+    effects = [Effect(technique="graphs", load=load, figure=what, on=on, off=off) for load, what, on, off in loads]
+    unknown = Effect(technique="graphs", load="8 clients", figure="failed requests, %", on=0.0, off=1.0)
+    worth = WorthRun("abc", [*effects, unknown])
+    assert worth.ratios() == {"graphs": pytest.approx(1.35)}
+    assert "1.50x" in worth.table()
+    assert "failed" not in worth.table()
 
 
 @pytest.mark.parametrize(("size", "parameters"), [("1b7", 1.917e9), ("0b6", 0.906e9)])
@@ -143,7 +165,7 @@ def test_transformers_gives_the_same_text_ids_as_the_own_tokenizer(tmp_path):
 
 def test_figures_of_a_run():
     result = summary.figures(
-        run(
+        complete(
             point("open", 20, [outcome(0.02)] * 19 + [outcome(0.03, underruns=1)]),
             point("closed", 1, [outcome(0.02)] * 10),
             point("closed", 4, [outcome(0.025)] * 10),
@@ -164,7 +186,7 @@ def test_of_several_runs_the_worst_figures_count():
     runs = [
         run(point("open", 20, [outcome(0.02)] * 40), point("closed", 4, [outcome(0.02)] * 10)),
         run(point("open", 20, [outcome(0.03)] * 40), point("closed", 4, [outcome(0.02, duration=2.0)] * 10)),
-        run(point("live", 512, [outcome(0.02)] * 200)),
+        complete(point("live", 512, [outcome(0.02)] * 200)),
     ]
     result = summary.worst([summary.figures(each) for each in runs])
     assert result["open_loop_ttfa_p95_ms"] == {"20": pytest.approx(30)}
