@@ -93,6 +93,14 @@ def test_a_wav_whose_sizes_are_placeholders_is_read_to_its_end(riff: int | None,
     assert np.abs(samples - sine(2)).max() < 1e-4
 
 
+@pytest.mark.parametrize("size", [0, 2**64 - 1])
+def test_a_file_with_sizes_of_64_bits_may_have_placeholders_as_well(size: int):
+    whole = file(sine(2), kind="RF64")
+    piped = whole[:28] + struct.pack("<Q", size) + whole[36:]
+    assert reference.decode_audio(piped) == reference.decode_audio(whole) == reference.decode_audio(file(sine(2)))
+    assert "is truncated" in refusal(whole[:50_000])
+
+
 def test_placeholders_after_other_chunks_are_found():
     data = file(sine(2))
     info = b"LIST" + struct.pack("<I", 5) + b"INFOx\0"

@@ -52,7 +52,11 @@ _MAX_URL = 8192
 _STANDARD_ALPHABET, _WHITE_SPACE = bytes.maketrans(b"-_", b"+/"), b" \t\r\n\f\v"
 FORMATS = "wav, flac, mp3, ogg (vorbis, opus), m4a, mp4, webm, aac (ADTS), aiff or caf"
 """What is accepted, in words."""
-_DEMUXERS = {b"\x1aE\xdf\xa3": "matroska", b"caff": "caf", b"FORM": "aiff", b"RF64": "wav"}
+_WAV = (b"RIFF", b"RF64")
+"""How WAV files begin: those whose sizes have 32 bits, and 64, in a chunk before the others."""
+_SIZE_64 = slice(28, 36)
+"""Of the samples, in an RF64 file."""
+_DEMUXERS = {b"\x1aE\xdf\xa3": "matroska", b"caff": "caf", b"FORM": "aiff"}
 """FFmpeg's names of containers, by how their files begin."""
 
 
@@ -172,7 +176,7 @@ def _demuxer(data: bytes) -> str | None:
     if data[:4] == b"fLaC":
         # Programs that write to a pipe do not know the number of samples, in the low 36 bits of these bytes.
         return None if int.from_bytes(data[18:26], "big") & (2**36 - 1) else "flac"
-    if data[:4] == b"OggS" or (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
+    if data[:4] == b"OggS" or (data[:4] in _WAV and data[8:12] == b"WAVE"):
         return None
     if data[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
         return "mov"
@@ -200,18 +204,24 @@ def _end_of_tags(data: bytes) -> int:
 
 
 def _with_sizes(data: bytes) -> bytes:
-    """Returns the file; a WAV file whose sizes are placeholders with the sizes that it has. Raises 400 if truncated."""
-    start = _start_of_samples(data) if data[:4] == b"RIFF" else None
+    """Returns the file; a WAV file whose sizes are placeholders, or have 64 bits, with the sizes that it has.
+
+    Raises 400 if it is truncated.
+    """
+    start = _start_of_samples(data) if data[:4] in _WAV else None
     if start is None or start > len(data):
         return data
-    size, present = int.from_bytes(data[start - 4 : start], "little"), len(data) - start
+    long = data[:4] == b"RF64"
+    size, present = int.from_bytes(data[_SIZE_64 if long else slice(start - 4, start)], "little"), len(data) - start
     # Programs that write to a pipe do not know the size: it is 0, or more than any file has. Others write the file's.
-    if not 0 < size <= MAX_FILE or present < size <= len(data):
-        header = data[:4] + (len(data) - 8).to_bytes(4, "little") + data[8 : start - 4] + present.to_bytes(4, "little")
-        return b"".join((header, *(data[at : at + _PIECE] for at in range(start, len(data), _PIECE))))
-    if size > present:
+    unknown = not 0 < size <= MAX_FILE or present < size <= len(data)
+    if not unknown and size > present:
         raise bad_request(FIELD, f"is truncated: {present} of {size} bytes of audio are present")
-    return data
+    if not (unknown or long):
+        return data
+    sizes = (len(data) - 8).to_bytes(4, "little"), (present if unknown else size).to_bytes(4, "little")
+    header = b"RIFF" + sizes[0] + data[8 : start - 4] + sizes[1]
+    return b"".join((header, *(data[at : at + _PIECE] for at in range(start, len(data), _PIECE))))
 
 
 def _start_of_samples(data: bytes) -> int | None:
