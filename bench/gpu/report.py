@@ -58,7 +58,7 @@ def report(gathered: Gathered, summary: Mapping[str, Any], notes: str) -> str:
     parts += [TEXTS["points"], TEXTS["stages"]] if gathered.runs else []
     parts += [notes.strip()] if notes else []
     quoted = read_csv("published.csv")
-    parts += ["## Published by others", "Quoted, not measured here."]
+    parts += ["## Other services", TEXTS["others"]]
     parts += [markdown(quoted[0], [list(row.values()) for row in quoted])]
     return "\n\n".join(parts) + "\n"
 

@@ -217,5 +217,5 @@ def test_report_compares_measured_figures_with_targets():
     assert not any("published" in key for key in result)
     assert (result["crash_stall_s"], result["crash_refused"]) == (0.8, 3)
     text = report.report(gathered, result, "Handwritten notes.")
-    for expected in ("| 30.0 / 30.0 |", "random", "is incomplete", "Handwritten notes.", "Quoted, not measured here"):
+    for expected in ("| 30.0 / 30.0 |", "random", "is incomplete", "Handwritten notes.", "Published by their authors"):
         assert expected in text
