@@ -91,6 +91,7 @@ async def test_other_requests_for_the_path_and_upgrades_elsewhere(streams: Strea
         for method in ("GET", "POST"):
             answer = await http.request(method, SPEECH_STREAM_PATH, json={"input": "Hello."})
             assert (answer.status_code, answer.json()["error"]["code"]) == (426, "upgrade_required")
+            assert (answer.headers["Upgrade"], answer.headers["Connection"]) == ("websocket", "Upgrade")
             assert "a whole text is sent to POST /v1/audio/speech" in answer.json()["error"]["message"]
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
         assert (await http.get("/v1/models", headers=upgrade)).status_code == 200

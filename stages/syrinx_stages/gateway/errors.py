@@ -2,8 +2,8 @@
 
 400: the request is invalid in itself (a value, a name, a combination). 401: no valid API key. 404: no such model or
 path. 408: the body did not arrive in time. 413: the body or the reference is too large. 422: the request is valid, but
-not for this checkpoint. 429 with `Retry-After`: a limit of the API key. 500: a stage failed. 503 with `Retry-After`:
-temporarily unavailable.
+not for this checkpoint. 426: the path is that of a WebSocket. 429 with `Retry-After`: a limit of the API key. 500: a
+stage failed. 503 with `Retry-After`: temporarily unavailable.
 """
 
 import json
@@ -92,6 +92,8 @@ def error_response(error: ApiError) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
+    if error.status == HTTPStatus.UPGRADE_REQUIRED:
+        headers |= {"Connection": "Upgrade", "Upgrade": "websocket"}
     if error.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE):
         # The rest of the body is not read, so the connection cannot carry another request.
         headers["Connection"] = "close"
