@@ -314,6 +314,7 @@ async def test_a_connection_beyond_the_limit_is_refused_while_all_others_have_a_
             await asyncio.sleep(0.2)
             refused = await client.get("/slow")
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+            assert refused.headers["Retry-After"] == "1"
             release.set()
             assert [(await each).status_code for each in running] == [200, 200]
             assert (await client.get("/slow")).status_code == 200

@@ -109,7 +109,8 @@ class _Protocol(H11Protocol):
         """Makes room for the connection, or closes it if a request is in progress on every other one."""
         if len(self.connections) >= self.config.max_connections and not self._close_idle():
             self.transport = transport  # Not in `connections`: it never gets a request.
-            self._send_error(503, "the gateway has too many connections; try again", "server_error", "overloaded")
+            message = "the gateway has too many connections; try again"
+            self._send_error(503, message, "server_error", "overloaded", ("Retry-After", "1"))
             transport.close()
             return
         transport.set_write_buffer_limits(WRITE_BUFFER)
@@ -157,13 +158,14 @@ class _Protocol(H11Protocol):
             self._send_error(status, f"{msg} {error}", "invalid_request_error", "invalid_http")
         self.transport.close()
 
-    def _send_error(self, status: int, message: str, kind: str, code: str) -> None:
+    def _send_error(self, status: int, message: str, kind: str, code: str, *more: tuple[str, str]) -> None:
         detail = {"message": message, "type": kind, "param": None, "code": code}
         body = json.dumps({"error": detail}).encode()
         headers = [
             ("Content-Type", "application/json"),
             ("Content-Length", str(len(body))),
             ("Connection", "close"),
+            *more,
         ]
         for event in (h11.Response(status_code=status, headers=headers), h11.Data(body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
