@@ -60,6 +60,21 @@ async def test_every_route_is_described() -> None:
             assert {method.upper() for method in operations} == set(allowed), path
 
 
+def test_each_operation_has_the_errors_that_it_can_have() -> None:
+    for needs_key in (False, True):
+        paths = document(needs_key, text_limit=100)["paths"]
+        having = {
+            status: {
+                (method, path) for path, each in paths.items() for method in each if status in each[method]["responses"]
+            }
+            for status in ("401", "409", "429")
+        }
+        below = {(method, path) for path, each in paths.items() for method in each if path.startswith("/v1/")}
+        assert having["401"] == (below if needs_key else set())
+        assert having["429"] == ({each for each in below if each[0] == "post"} if needs_key else set())
+        assert having["409"] == {("post", "/v1/audio/voices")}
+
+
 def test_every_field_of_a_request_is_described() -> None:
     properties = document(needs_key=False, text_limit=100)["components"]["schemas"]["SpeechFields"]["properties"]
     assert properties.keys() == {*FAMILY.request_fields.__struct_fields__, *FOREIGN}

@@ -31,6 +31,8 @@ _ERRORS = {
     "503": "Temporarily unavailable: repeat the request after Retry-After seconds.",
 }
 _KEY_ERRORS = ("401", "429")
+_POST_ERRORS = tuple(each for each in _ERRORS if each not in (*_KEY_ERRORS, "409"))
+_RETRY_AFTER = {"description": "Seconds after which the same request may succeed.", "schema": {"type": "integer"}}
 HEADERS = {
     "X-Request-Id": "Identifies the request: the one that the client sent, or a new one.",
     "X-Seed": "The seed of the audio.",
@@ -244,9 +246,7 @@ def _batch() -> dict[str, Any]:
     results = "The results, in the order of the items; each may be an error."
     answer = {"description": results, "content": content("BatchResults")}
     summary = "Synthesizes several texts. The other fields apply to all items that do not have their own."
-    operation = _post(summary, "speechBatch", content("Batch"), answer)
-    operation["responses"] |= _errors(*_KEY_ERRORS)
-    return operation
+    return _post(summary, "speechBatch", content("Batch"), answer)
 
 
 def _upload() -> dict[str, Any]:
@@ -259,15 +259,15 @@ def _upload() -> dict[str, Any]:
         "properties": {**texts, "audio_sample": file},
     }
     kept = _object("The voice is kept.", "id", "object", "name", "created_at", "type", "durable")
-    return _post("Keeps a voice, which requests may then name.", "keepVoice", {FORM: {"schema": form}}, kept)
+    return _post("Keeps a voice, which requests may then name.", "keepVoice", {FORM: {"schema": form}}, kept, "409")
 
 
-def _post(summary: str, name: str, content: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+def _post(summary: str, name: str, content: dict[str, Any], answer: dict[str, Any], *errors: str) -> dict[str, Any]:
     return {
         "summary": summary,
         "operationId": name,
         "requestBody": {"required": True, "content": content},
-        "responses": {"200": answer, **_errors(*(each for each in _ERRORS if each not in _KEY_ERRORS))},
+        "responses": {"200": answer, **_errors(*sorted((*_POST_ERRORS, *errors)))},
     }
 
 
@@ -291,4 +291,7 @@ def _object(description: str, *required: str) -> dict[str, Any]:
 
 def _errors(*statuses: str) -> dict[str, Any]:
     content = {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
-    return {status: {"description": _ERRORS[status], "content": content} for status in statuses}
+    described = {status: {"description": _ERRORS[status], "content": content} for status in statuses}
+    for status in described.keys() & {"429", "503"}:
+        described[status]["headers"] = {"Retry-After": _RETRY_AFTER}
+    return described
