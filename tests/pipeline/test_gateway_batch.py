@@ -135,6 +135,12 @@ async def test_a_batch_of_the_wrong_shape_is_refused_as_a_whole(running: Gateway
     assert running.requests("refused", "unknown") == 1
 
 
+@pytest.mark.parametrize("count", [0, MAX_ITEMS + 1])
+async def test_another_number_of_items_is_answered_with_the_right_one(running: Gateway, count: int):
+    response = await running.http.post(PATH, json={"items": [{"input": "a"}] * count})
+    assert response.json()["error"]["message"] == f"items: has {count} items; send 1 to {MAX_ITEMS}"
+
+
 async def test_a_few_items_are_served_at_the_same_time_and_results_are_sent_in_order(running: Gateway):
     running.stages.script = script = Script(pause_after=0)
     items = [{"input": f"Number {number}."} for number in range(CONCURRENT + 4)]

@@ -10,13 +10,25 @@ SPEECH_STREAM_PATH = "/v1/audio/speech/stream"
 NARI_STREAM_PATH = "/v1/audio/speech/ws"
 """The same in the messages of Nari's server."""
 
+MAX_WORD, MAX_RESPELLING = 64, 128
+"""Characters of an entry of a lexicon, and of its respelling."""
+MAX_LEXICON = 100
+"""Entries in the lexicon of a request."""
 LexiconWord = Annotated[
-    str, Meta(max_length=64, pattern=r"^\S(?:[^\x00-\x1f\x7f-\x9f]*\S)?$", description="a word or a phrase")
+    str, Meta(max_length=MAX_WORD, pattern=r"^\S(?:[^\x00-\x1f\x7f-\x9f]*\S)?$", description="a word or a phrase")
 ]
 Respelling = Annotated[
     str,
-    Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\S[^\x00-\x1f\x7f-\x9f]*$", description="how it is spoken"),
+    Meta(
+        max_length=MAX_RESPELLING,
+        pattern=r"^[^\x00-\x1f\x7f-\x9f]*\S[^\x00-\x1f\x7f-\x9f]*$",
+        description="how it is spoken",
+    ),
 ]
+_LEXICON = (
+    f"up to {MAX_LEXICON} words or phrases of up to {MAX_WORD} characters in one line, with respellings of up to "
+    f"{MAX_RESPELLING}"
+)
 _Temperature = Annotated[float, Meta(ge=0, le=2)]
 _TopK = Annotated[int, Meta(ge=-1, le=100_000)]
 _TopP = Annotated[float, Meta(gt=0, le=1)]
@@ -58,9 +70,11 @@ class SpeechFields(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fie
     ref_audio: str | None = None
     ref_text: str | None = None
     x_vector_only_mode: bool | None = None
-    speaker_embedding: Annotated[list[float], Meta(min_length=1, max_length=16_384)] | None = None
+    speaker_embedding: (
+        Annotated[list[float], Meta(min_length=1, max_length=16_384, description="a list of numbers")] | None
+    ) = None
     non_streaming_mode: bool | None = None
     seed: Annotated[int, Meta(ge=-1, le=2**63 - 1)] | None = None
     normalize: bool | None = None
-    lexicon: Annotated[dict[LexiconWord, Respelling], Meta(max_length=100)] | None = None
+    lexicon: Annotated[dict[LexiconWord, Respelling], Meta(max_length=MAX_LEXICON, description=_LEXICON)] | None = None
     runaway_guard: bool | None = None

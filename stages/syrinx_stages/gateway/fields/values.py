@@ -31,7 +31,7 @@ class Field(Struct, frozen=True):
     has_parts: bool
     """It is a list or an object."""
     texts: str
-    """What to send if the value is a text, in words; empty if it is none."""
+    """What to send, in words, if the type does not say it; empty if it does."""
 
     def read(self, sent: Raw) -> Any:
         """Returns the value, None if it is not given: null, blank or without parts. Raises `ApiError` 400."""
@@ -126,10 +126,12 @@ def fields_of(kind: type[Struct]) -> dict[str, Field]:
 
 def _field(info: structs.FieldInfo) -> Field:
     found = inspect.type_info(info.type)
-    types = found.types if isinstance(found, inspect.UnionType) else (found,)
+    described = found.types if isinstance(found, inspect.UnionType) else (found,)
+    types = [each.type if isinstance(each, inspect.Metadata) else each for each in described]
     scalar = next((each for each in types if isinstance(each, _Scalar)), None)
     has_parts = any(isinstance(each, inspect.ListType | inspect.DictType) for each in types)
     named = any(isinstance(each, inspect.StructType) for each in types)
     is_text = any(isinstance(each, inspect.StrType) and each.pattern is None for each in types)
-    texts = 'a name or {"id": name}' if named else "a text" if is_text else ""
+    schemas = [each.extra_json_schema or {} for each in described if isinstance(each, inspect.Metadata)]
+    texts = schemas[0]["description"] if schemas else 'a name or {"id": name}' if named else "a text" if is_text else ""
     return Field(info.name, info.type, info.required, scalar, has_parts, texts)

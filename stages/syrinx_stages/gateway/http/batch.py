@@ -8,10 +8,10 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Struct, structs
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -43,7 +43,7 @@ NOT_SHARED = ("input", "stream", "stream_format")
 
 
 class _Items(Struct):
-    items: Annotated[list[Sent], Meta(min_length=1, max_length=MAX_ITEMS)]
+    items: list[Sent]
 
 
 _Shared: Any = msgspec.defstruct(
@@ -98,6 +98,8 @@ def parse_batch(body: RawBody) -> list[Parsed]:
     check_commas(bytes(rest).count(b","), "body")
     items, common = decode(rest, _Items).items, decode(rest, Sent)
     del common["items"]
+    if not 1 <= len(items) <= MAX_ITEMS:
+        raise bad_request("items", f"has {len(items):,} items; send 1 to {MAX_ITEMS}")
     shared, warnings = _parse(common, _Shared)
     if shared.input:
         raise bad_request("input", "goes into the items; leave it out here")
