@@ -104,6 +104,9 @@ async def test_a_cancellation_ends_the_response(caller: Caller) -> None:
     ("kind", "content", "param", "message"),
     [
         ("request.start", {**START, "voice": "dora"}, "voice", "'dora' is unknown"),
+        ("request.start", {**START, "text_mode": "sentences"}, "text_mode", "is not a field of request.start"),
+        ("request.start", {**START, "request_id": "mine"}, "request_id", "is not a field of request.start"),
+        ("request.start", {"session": START}, "session", "is not a field of request.start"),
         ("input_text.append", {"sequence": 0, "text": "The"}, "type", "the first message must be request.start"),
         ("input.text", {"text": "The"}, "type", "'input.text' is unknown; accepted: request.start, input_text.append"),
         ("request.start", {"ref_audio": "x" * 70_000}, "message", "larger than 64 KB"),
@@ -115,9 +118,25 @@ async def test_an_error_names_the_field_and_ends_the_connection(
     await caller.send(kind, **content)
     error = (await caller.until("error"))["error"]
     assert error["param"] == param and message in error["message"]
+    assert error.keys() == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
     await caller.socket.wait_closed()
     assert caller.socket.close_code == 1008
     assert [each["type"] for each in caller.others] == ["session.created"]
+
+
+async def test_fields_without_effect_are_named_once_it_is_configured(caller: Caller) -> None:
+    await caller.send("request.start", gain=3, **START)
+    assert (await caller.until("request.configured"))["warnings"] == [
+        "gain is ignored: the volume is that of the voice"
+    ]
+
+
+async def test_a_text_without_words_ends_as_it_should(caller: Caller) -> None:
+    await configured(caller)
+    await caller.send("input_text.append", sequence=0, text="...")
+    await caller.send("input_text.end", sequence=1)
+    done = await caller.until("response.done")
+    assert (done["stop_reason"], done["audio_chunks"], caller.chunks) == ("stop", 0, [])
 
 
 async def test_a_piece_with_another_number_is_an_error(caller: Caller) -> None:

@@ -11,17 +11,20 @@ from msgspec import Struct
 from starlette.types import Message, Receive, Scope, Send
 
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.contract.messages import EndReason
 from syrinx_stages.gateway.audio.encoders import AudioFormat
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
 from syrinx_stages.gateway.fields.json_objects import decode
 from syrinx_stages.gateway.socket import stream_messages
 from syrinx_stages.gateway.socket.sender import NORMAL, POLICY, Sender
-from syrinx_stages.gateway.socket.stream_messages import MAX_TEXT_MESSAGE
+from syrinx_stages.gateway.socket.stream_messages import MAX_TEXT_MESSAGE, SESSION_FIELDS
 from syrinx_stages.gateway.socket.websocket import SpeechSockets
 
 PROTOCOL = "nari.speech.v1"
 _ENCODINGS = {AudioFormat.PCM: "pcm_s16le"}
 _START, _APPEND, _END, _CANCEL = "request.start", "input_text.append", "input_text.end", "response.cancel"
+_LEFT_OUT = ("type", "error_type", "utterance_index", "sentence_index")
+"""Of our errors: what a connection with one utterance does not need, and what `_translated_error` writes itself."""
 _OURS = {_APPEND: "input.text", _END: "input.done", _CANCEL: "cancel"}
 
 
@@ -57,7 +60,8 @@ class _Connection:
         self._pieces: int | None = None
         """Of the text so far; None before `request.start`."""
         self._chunks = 0
-        self._reason = ""
+        self._reason: str = EndReason.STOP
+        """As it is of a text without words."""
 
     async def receive(self) -> Message:
         """Returns the next message of the client. The one before has been handled, and is acknowledged."""
@@ -91,6 +95,8 @@ class _Connection:
         if sent.type == _START:
             self._pieces, self._answer = 0, {"type": "request.configured", "request_id": self._id}
             fields = decode(data.encode(), dict[str, Any], "message")
+            if (name := next((each for each in SESSION_FIELDS if fields.get(each) is not None), None)) is not None:
+                raise bad_request(name, f"is not a field of {_START}; leave it out", "unknown_field")
             return json.dumps({**fields, "type": "session.config", "text_mode": "tokens"})
         if sent.type not in _OURS:
             accepted = ", ".join((_START, *_OURS))
@@ -109,6 +115,8 @@ class _Connection:
             case "audio.start" if "format" in ours:
                 audio = _audio(AudioFormat(ours["format"]), ours["sample_rate"])
                 await self._sender.json({"type": "response.started", "request_id": self._id, "audio": audio})
+            case "warning" if self._answer is not None:
+                self._answer.setdefault("warnings", []).append(ours["message"])
             case "audio.done":
                 self._reason = ours["finish_reason"]
             case "session.done":
@@ -130,7 +138,8 @@ def error_message(error: ApiError) -> dict[str, Any]:
 
 
 def _translated_error(ours: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "error", "error": ours}
+    named = {name: value for name, value in ours.items() if name not in _LEFT_OUT}
+    return {"type": "error", "error": {**named, "type": ours["error_type"]}}
 
 
 def _audio(encoding: AudioFormat = AudioFormat.PCM, rate: int = FAMILY.sample_rate) -> dict[str, Any]:

@@ -70,7 +70,10 @@ class ClientMessage(Struct, frozen=True):
     """The next piece, of `input.text` only."""
 
 
-_Identifier = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
+_Identifier = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}$", description="1 to 64 letters, digits, dots, underscores, colons, hyphens"),
+]
 
 
 _NESTED = "session"
@@ -94,6 +97,10 @@ _Session: Any = msgspec.defstruct(
     kw_only=True,
 )
 """The fields of requests and those of sessions. A null field counts as absent."""
+SESSION_FIELDS = tuple(
+    name for name in _Session.__struct_fields__ if name not in ("type", *FAMILY.request_fields.__struct_fields__)
+)
+"""Those of sessions alone."""
 _REFUSED = {
     "input": "send the text with input.text",
     "stream": "the field is called stream_audio",
