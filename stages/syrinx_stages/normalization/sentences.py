@@ -3,6 +3,8 @@
 import re
 from enum import StrEnum
 
+from syrinx_stages.normalization.plain import has_words
+
 _CLOSING = "\"'”’»›)\\]」』）】》"
 SENTENCE_END = rf"[.!?…]++[{_CLOSING}]*+(?=\s)|[。！？｡।॥؟۔]++[{_CLOSING}]*+(?=.)|\n(?=.)"
 CLAUSE_END = rf"[,;:—]++[{_CLOSING}]*+(?=\s)|[，；：、،؛]++[{_CLOSING}]*+(?=.)"
@@ -69,7 +71,7 @@ class SentenceSplitter:
         """Returns the rest of the text, if there is anything to speak in it."""
         rest = self._text.strip()
         self._reset("")
-        return [rest] if rest else []
+        return [rest] if has_words(rest) else []
 
     def _next_end(self) -> int | None:
         """Returns where the first sentence ends. Marks without a word belong to the sentence after them."""
@@ -77,12 +79,12 @@ class SentenceSplitter:
             return None
         for found in self._pattern.finditer(self._text, self._searched):
             end = found.end()
-            self._has_word = self._has_word or any(map(str.isalnum, self._text[self._searched : end]))
+            self._has_word = self._has_word or has_words(self._text[self._searched : end])
             if self._has_word and not ends_in_abbreviation(self._text, end):
                 return end
             self._searched = end
         # Text that is still to come completes only an end that begins in the last marks.
         searched = max(self._searched, len(self._text.rstrip(_MARKS)))
-        self._has_word = self._has_word or any(map(str.isalnum, self._text[self._searched : searched]))
+        self._has_word = self._has_word or has_words(self._text[self._searched : searched])
         self._searched = searched
         return None
