@@ -95,6 +95,7 @@ def test_no_digit_is_left(text, language):
         ({"new york": "noo york", "york": "yoork"}, "New  York and York", "noo york and yoork"),
         ({"c++": "see plus plus", "c": "see"}, "C++, C.", "see plus plus, see."),
         ({"北京": "beijing"}, "我在北京。", "我在beijing。"),
+        ({"nginx": "engine x"}, "我用nginx服务器, nginx는 xnginx服", "我用engine x服务器, engine x는 xnginx服"),
         ({"a": "b", "b": "a"}, "a b", "b a"),
         ({}, "a b", "a b"),
     ],
@@ -128,8 +129,9 @@ def searched(text: str, lexicon: dict[str, str]) -> str:
         for word in in_order:
             pattern = r"\s+".join(map(re.escape, word.split(" ")))
             flags = re.IGNORECASE if word == word.lower() else re.NOFLAG
-            found = re.compile(pattern + ("" if is_free(word[-1]) else r"(?!\w)"), flags).match(text, at)
-            if found and (is_free(word[0]) or not (at and re.match(r"\w", text[at - 1]))):
+            found = re.compile(pattern, flags).match(text, at)
+            begins = is_free(word[0]) or not at or is_free(text[at - 1])
+            if found and begins and (is_free(word[-1]) or is_free(text[found.end() :][:1] or " ")):
                 words = " ".join(found[0].split())
                 result, at = result + (entries.get(words) or entries.get(words.lower()) or found[0]), found.end()
                 break

@@ -12,6 +12,8 @@ from syrinx_stages.normalization.growing import Growing
 
 _WIDE = "\u2e80"
 """The first character of the scripts of Chinese, Japanese and Korean, which do not separate words."""
+_WORD = rf"[^\W{_WIDE}-\U0010ffff]"
+"""What `_is_word` is true of, as a pattern."""
 _WINDOW = 4096
 """Characters that are searched at once, because a search holds the interpreter's lock."""
 
@@ -107,9 +109,9 @@ class _Word(Struct, frozen=True):
 
     def may_begin(self, text: str, start: int, size: int) -> bool:
         """Returns whether further text decides if it is at `start`. size: characters from there on, see `_sizes`."""
-        if size > len(self.text) or (size == len(self.text) and _is_free(self.text[-1])):
+        if size > len(self.text) or (size == len(self.text) and not _is_word(self.text[-1])):
             return False
-        if start and not _is_free(self.text[0]) and _is_word(text[start - 1]):
+        if start and _is_word(self.text[0]) and _is_word(text[start - 1]):
             return False
         return bool(self.pattern.match(text[start:] + self.text[size:]))
 
@@ -154,9 +156,9 @@ def _compile(items: tuple[tuple[str, str], ...]) -> _Words:
     entries = {" ".join(word.split()): respelling for word, respelling in items}
     longest_first = sorted(entries, key=lambda word: (-len(word), word.lower() == word))
     # A lookbehind of its own for each entry would be tried at each character.
-    whole = "|".join(_whole(word) for word in longest_first if not _is_free(word[0]))
-    free = "|".join(_whole(word) for word in longest_first if _is_free(word[0]))
-    alternatives = [pattern for pattern in (whole and rf"(?<!\w)(?:{whole})", free) if pattern]
+    whole = "|".join(_whole(word) for word in longest_first if _is_word(word[0]))
+    free = "|".join(_whole(word) for word in longest_first if not _is_word(word[0]))
+    alternatives = [pattern for pattern in (whole and rf"(?<!{_WORD})(?:{whole})", free) if pattern]
     words: defaultdict[str, list[_Word]] = defaultdict(list)
     for word in entries:
         words[_letter(word[0])].append(_Word(word, re.compile(_anywhere(word))))
@@ -164,7 +166,7 @@ def _compile(items: tuple[tuple[str, str], ...]) -> _Words:
 
 
 def _whole(word: str) -> str:
-    return _anywhere(word) if _is_free(word[-1]) else _anywhere(word) + r"(?!\w)"
+    return _anywhere(word) + (f"(?!{_WORD})" if _is_word(word[-1]) else "")
 
 
 def _anywhere(word: str) -> str:
@@ -177,10 +179,6 @@ def _letter(character: str) -> str:
     return character.casefold()[:1]
 
 
-def _is_free(character: str) -> bool:
-    """Returns whether a word may begin or end within a run of letters here."""
-    return character >= _WIDE or not _is_word(character)
-
-
 def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
+    """Returns whether no word may begin or end between two such characters."""
+    return character < _WIDE and (character.isalnum() or character == "_")
