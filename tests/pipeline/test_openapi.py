@@ -2,17 +2,20 @@
 
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
 
 import httpx
 import pytest
+from starlette.routing import WebSocketRoute
 
 from support.api_keys import Keys
 from support.gateway import Script, gateway
 from support.waiting import DEADLINE
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.fields.peers import FOREIGN
+from syrinx_stages.gateway.http import api, pages
 from syrinx_stages.gateway.http.openapi import document
 
 EXAMPLES = os.environ.get("SYRINX_TEST_FUZZ", "15")
@@ -58,6 +61,16 @@ async def test_every_route_is_described() -> None:
                 (await client.request("PATCH", path.format(model="syrinx-us", voice="us"))).headers["allow"].split(", ")
             )
             assert {method.upper() for method in operations} == set(allowed), path
+
+
+def test_no_path_is_left_out() -> None:
+    """But for the files that pages load. WebSockets, which have no operations, are named."""
+    described = document(needs_key=False, text_limit=100)
+    routes = api._routes.routes
+    sockets = {each.path for each in routes if isinstance(each, WebSocketRoute)}
+    assert len(sockets) == 2 and all(path in described["info"]["description"] for path in sockets)
+    left = {re.sub(r"{.*}", "{}", path) for path in {each.path for each in routes} - sockets - {pages.ASSETS_PATH}}
+    assert left == {re.sub(r"{.*}", "{}", path) for path in described["paths"]}
 
 
 def test_each_operation_has_the_errors_that_it_can_have() -> None:

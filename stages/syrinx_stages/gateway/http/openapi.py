@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from syrinx_stages.contract.api import NARI_STREAM_PATH, SPEECH_STREAM_PATH
 from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.fields.peers import FOREIGN, names, outcome
@@ -14,6 +15,10 @@ from syrinx_stages.gateway.http.body import FORM, JSON
 from syrinx_stages.gateway.http.delivery import EVENT_STREAM
 from syrinx_stages.gateway.voices.reference import FORMATS
 
+_DESCRIPTION = (
+    "OpenAI's speech API for Qwen3-TTS. OpenAPI describes no WebSockets: "
+    f"{SPEECH_STREAM_PATH} takes text in pieces and speaks it while it arrives, and so does {NARI_STREAM_PATH}."
+)
 _ERRORS = {
     "400": "The request is invalid: a value, a name, a combination, a body that is not JSON.",
     "401": "The request has no valid API key.",
@@ -125,7 +130,7 @@ def _document(text_limit: int) -> dict[str, Any]:
     links = _object("The playground, or links to all of this where it is off.", "name", "docs")
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Syrinx", "version": "1", "description": "OpenAI's speech API for Qwen3-TTS."},
+        "info": {"title": "Syrinx", "version": "1", "description": _DESCRIPTION},
         "paths": {
             "/v1/audio/speech": {"post": _speech(body)},
             "/v1/audio/speech/batch": {"post": _batch()},
