@@ -176,6 +176,8 @@ def test_the_lexicon_of_a_request_comes_before_that_of_the_resource():
     assert text == "engine x, S Q L"
     error = refused(api=ApiConfig(max_text_length=10), input="a a a", lexicon={"a": "four"})
     assert error.message == "lexicon: makes the text 14 characters long; at most 10 are accepted"
+    error = refused(input="nginx!", lexicon={"nginx": "..."})
+    assert (error.param, error.message) == ("lexicon", "lexicon: leaves nothing to say of the text; send words")
 
 
 def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says_so():
@@ -201,7 +203,10 @@ def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says
         ("lexicon", {"a" * 65: "a"}, "words or phrases of up to 64 characters in one line"),
         ("lexicon", {"a": "b" * 129}, "with respellings of up to 128"),
         ("lexicon", {str(number): "b" for number in range(101)}, "send up to 100 words"),
-        *(("input", text, "nothing to say") for text in ("...", "***", "\U0001f600", "\u200b \u2014", "\x07")),
+        *(
+            ("input", text, "nothing to say")
+            for text in ("...", "***", "\U0001f600", "\u200b \u2014", "\x07", "![](https://a.b/c)")
+        ),
         ("input", None, "null is not accepted; send a text"),
         ("input", ["Hello."], '["Hello."] is not accepted; send a text'),
         ("input", 42, "42 is not accepted; send a text"),

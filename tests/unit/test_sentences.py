@@ -28,6 +28,7 @@ def split(pieces: list[str], granularity: Granularity = Granularity.SENTENCE) ->
         ("Great! \U0001f600", ["Great!"]),
         ("\U0001f600 Great!", ["\U0001f600 Great!"]),
         ("... !", []),
+        ("![](https://a.example/b.png)\nIt is [here](https://c.example).", ["It is [here](https://c.example)."]),
     ],
 )
 def test_sentences(text: str, sentences: list[str]) -> None:

@@ -53,5 +53,5 @@ def without_marks(text: str) -> str:
 
 
 def has_words(text: str) -> bool:
-    """Returns whether there is anything to say in a text."""
-    return any(map(str.isalnum, text))
+    """Returns whether there is anything to say in a text: the addresses of links are not spoken."""
+    return any(map(str.isalnum, _LINK.sub(r"\1", text) if "](" in text else text))

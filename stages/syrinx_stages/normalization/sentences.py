@@ -40,7 +40,7 @@ _PATTERNS = {
 
 
 class SentenceSplitter:
-    """Returns each sentence once the character after it is known."""
+    """Returns each sentence with words once the character after it is known."""
 
     def __init__(self, granularity: Granularity) -> None:
         self._pattern = _PATTERNS.get(granularity)
@@ -59,13 +59,13 @@ class SentenceSplitter:
         return self._text
 
     def feed(self, piece: str) -> list[str]:
-        """Adds text. Returns the sentences that are complete now, without surrounding white space."""
+        """Adds text. Returns what is to be spoken and complete now, without surrounding white space."""
         self._text += piece
         sentences = []
         while (end := self._next_end()) is not None:
             sentences.append(self._text[:end].strip())
             self._reset(self._text[end:])
-        return sentences
+        return [each for each in sentences if has_words(each)]
 
     def flush(self) -> list[str]:
         """Returns the rest of the text, if there is anything to speak in it."""
@@ -79,12 +79,12 @@ class SentenceSplitter:
             return None
         for found in self._pattern.finditer(self._text, self._searched):
             end = found.end()
-            self._has_word = self._has_word or has_words(self._text[self._searched : end])
+            self._has_word = self._has_word or any(map(str.isalnum, self._text[self._searched : end]))
             if self._has_word and not ends_in_abbreviation(self._text, end):
                 return end
             self._searched = end
         # Text that is still to come completes only an end that begins in the last marks.
         searched = max(self._searched, len(self._text.rstrip(_MARKS)))
-        self._has_word = self._has_word or has_words(self._text[self._searched : searched])
+        self._has_word = self._has_word or any(map(str.isalnum, self._text[self._searched : searched]))
         self._searched = searched
         return None

@@ -21,7 +21,7 @@ from syrinx_stages.model.describe import Description
 from syrinx_stages.model.generation import replace_fields
 from syrinx_stages.normalization.languages import name_of
 from syrinx_stages.normalization.lexicon import Change, Respelled, respell
-from syrinx_stages.normalization.plain import with_usual_spaces, without_marks
+from syrinx_stages.normalization.plain import has_words, with_usual_spaces, without_marks
 
 
 class Delivery(StrEnum):
@@ -131,6 +131,8 @@ def _spelling(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog:
     respelled = respell(fields.input, lexicon_of(fields, catalog))
     if (length := len(respelled.text)) > limit:
         raise bad_request("lexicon", f"makes the text {length:,} characters long; at most {limit:,} are accepted")
+    if not has_words(respelled.text):
+        raise bad_request("lexicon", "leaves nothing to say of the text; send words")
     if task is not TaskType.VOICE_DESIGN:
         return respelled
     # A designed voice speaks all of its text at once.
