@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +12,13 @@ import pytest
 from cluster.installation import Installation
 from cluster.parameters import Parameters
 from cluster.pipeline import Pipeline
+from cluster.record import record
+from syrinx_operator.local.machine import revision
 
 HERE = Path(__file__).parent
+VERSION = pytest.StashKey[str]()
+"""Of Kubernetes."""
+STARTED = time.monotonic()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,10 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def installed() -> Iterator[Installation]:
+def installed(request: pytest.FixtureRequest) -> Iterator[Installation]:
     """A test namespace with everything installed and a running operator."""
     installation = Installation(Parameters())
     print(f"\n{installation.parameters}\n{installation.cluster.configuration.host}")
+    request.config.stash[VERSION] = installation.cluster.call("GET", "/version").json()["gitVersion"]
     try:
         installation.install()
         yield installation
@@ -42,3 +50,19 @@ def explained(request: pytest.FixtureRequest, installed: Installation) -> Iterat
     if request.session.testsfailed > failed_before:
         for pipeline in installed.cluster.list("TTSPipeline"):
             print(Pipeline(installed, pipeline["metadata"]["name"]).describe())
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Records a run on a cluster, if a file for it is set."""
+    if (file := Parameters().record) and VERSION in config.stash:
+        count = {kind: len(terminalreporter.stats.get(kind, ())) for kind in ("passed", "failed", "error", "skipped")}
+        run = {
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "version": config.stash[VERSION],
+            "passed": count["passed"],
+            "failed": count["failed"] + count["error"],
+            "skipped": count["skipped"],
+            "seconds": round(time.monotonic() - STARTED, 1),
+            "revision": revision(),
+        }
+        record(Path(file), run)

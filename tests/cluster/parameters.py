@@ -44,5 +44,7 @@ class Parameters:
     """Timeout for a pipeline's start, including image pulls and model loading."""
     pcm_tolerance: int = int(_text("PCM_TOLERANCE", "0"))
     """Maximum sample difference (of 32768) after a takeover; above 0 for nodes with different CPUs or GPUs."""
+    record: str = _text("RECORD")
+    """A JSON file that gets the outcome of each run of one revision; empty: none."""
     keep: bool = bool(_text("KEEP"))
     """Keep namespace and pipelines for inspection."""
