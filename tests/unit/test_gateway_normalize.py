@@ -1,6 +1,7 @@
 """Numbers and the like become words, and other words stay."""
 
 import re
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
@@ -80,10 +81,20 @@ AROUND = st.text("abcXYZéжщ日本三語가나 .,:;/+-–−~〜#№§$€%&@x
 WRITTEN = st.lists(st.tuples(AROUND, DIGITS, AROUND).map("".join), min_size=1, max_size=6).map(" ".join)
 
 
-@given(WRITTEN, st.sampled_from(ALL))
-def test_no_digit_is_left(text, language):
-    spoken = normalize(text, [language])
-    assert not any(map(str.isdecimal, spoken)), spoken
+NUMERALS = st.characters(categories=["Nd", "Nl", "No"], exclude_characters="〇")
+"""Without the ideograph for zero, which is in the Chinese names of numbers."""
+
+
+@given(WRITTEN | st.lists(NUMERALS | AROUND, max_size=8).map("".join), st.sampled_from(ALL))
+def test_no_numeral_is_left(text, language):
+    for spoken in (normalize(text, [language]), normalize_streamed(text, [language])):
+        assert not any(unicodedata.category(each)[0] == "N" for each in spoken if each != "〇"), spoken
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_each_power_is_spoken(language):
+    spoken = [normalize(f"x{exponent}", [language]) for exponent in ("", "²", "³", "⁴", "⁻²")]
+    assert len(set(spoken)) == len(spoken) and all(each.startswith("x") for each in spoken)
 
 
 @pytest.mark.parametrize(

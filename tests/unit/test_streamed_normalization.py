@@ -48,7 +48,7 @@ _WRITTEN = """
 5 12, 1990 2024 $5 $ € km km/h million 5k 10:30 pm a.m. May March 3 4. 2/3 ½ - – + = x × % 50% No. # § v2 A4 555 (555)
 123-4567 Dr. e.g. etc. AT&T & the of in since 1st 90s '90s early hello world, well-known see example.com a@b.com it's I
 "quoted" (1990) -3 °C USD h 24/7 1,234.50 Mio. Mrd. z. B. d. h. Uhr am dem der Januar mai n. M. Mme № Nr. руб. мая года
-5-й Std. 你好 ，3个 2024年 第 万
+5-й x² (a)² ① Ⅷ H₂O Std. 你好 ，3个 2024年 第 万
 """
 WRITTEN = _WRITTEN.split()
 

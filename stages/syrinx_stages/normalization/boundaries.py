@@ -6,11 +6,11 @@ after it can change how the text before it is spoken: no unit, currency, month o
 
 import functools
 import re
-import unicodedata
 from collections.abc import Sequence
 
 from syrinx_stages.normalization.languages import Words, languages
 from syrinx_stages.normalization.normalize import HALF_OF_DAY, LETTERS, SPACE, either_of
+from syrinx_stages.normalization.spoken_numbers import is_numeral
 
 MAX_PIECE = 100
 """Characters after which a piece ends even where a rule may read across."""
@@ -67,7 +67,7 @@ class Boundaries:
     def is_plain(self, token: str) -> bool:
         """Returns whether no rule changes a word, whatever surrounds it."""
         core = token.rstrip(_TRAILING)
-        if any(each in self._triggers or _is_digit(each) for each in core):
+        if any(each in self._triggers or is_numeral(each) for each in core):
             return False
         return not (self._special.search(token) or self._opens.search(token) or self._first_of_two(token))
 
@@ -85,7 +85,7 @@ class Boundaries:
                 return at or MAX_PIECE
             if self._ends_alone(text, at, end - 1):
                 return end
-            is_numeric = is_numeric or any(map(_is_digit, text[at:end]))
+            is_numeric = is_numeric or any(map(is_numeral, text[at:end]))
             joins = self._joins(text[at:end], is_numeric, text, end, ended)
             if not joins:
                 return None if joins is None else end + 1
@@ -116,7 +116,7 @@ class Boundaries:
         if end + 1 == len(text):
             return False if ended else None
         following = text[end + 1]
-        if opens and (_is_digit(following) or following in self._currencies):
+        if opens and (is_numeral(following) or following in self._currencies):
             return True
         if second and (found := _begins(text, end + 1, second, ended)) is not False:
             return found
@@ -129,7 +129,7 @@ class Boundaries:
             return True
         if token[-1] in _CLOSING and self._ends_following.search(token) is None:
             return False
-        if _is_digit(following) or following in self._goes_on:
+        if is_numeral(following) or following in self._goes_on:
             return True
         window = text[at : at + self._max_following + 1]
         is_known = ended or len(window) > self._max_following or any(map(str.isspace, window))
@@ -158,8 +158,3 @@ def _begins(text: str, at: int, word: str, ended: bool) -> bool | None:
     """Returns whether a word is at a position; None if that depends on further text."""
     window = text[at : at + len(word)]
     return None if window != word and word.startswith(window) and not ended else window == word
-
-
-def _is_digit(character: str) -> bool:
-    """Returns whether a character is a digit or has one, such as ½."""
-    return "0" <= character <= "9" or (not character.isascii() and unicodedata.category(character) in ("Nd", "No"))

@@ -68,6 +68,8 @@ class Words(Struct, frozen=True, forbid_unknown_fields=True, rename={"and_": "an
     mixed: str = ""
     over: str = ""
     fractions: tuple[str, ...] = ()
+    powers: dict[str, str] = {}
+    power: str = ""
     scale: str = ""
     scales: dict[str, str] = {}
     money: dict[str, tuple[str, ...]] = {}

@@ -1,7 +1,7 @@
 """Writes numbers, dates, times, money, units, addresses and abbreviations of a text as words that are spoken. Pure.
 
 The names of numbers are those of CLDR's rules (unicode-rbnf); `languages.toml` has the words around them. Digits that
-no rule recognizes are read as numbers or one by one, so that none is left.
+no rule recognizes are read as numbers or one by one, so that none is left, and no other numeral such as ① or ².
 """
 
 import functools
@@ -12,7 +12,7 @@ from unicode_rbnf import FormatPurpose
 
 from syrinx_stages.normalization.addresses import spoken_addresses
 from syrinx_stages.normalization.languages import Words, detect, languages
-from syrinx_stages.normalization.spoken_numbers import SpokenNumbers, plain_digits
+from syrinx_stages.normalization.spoken_numbers import SUPERSCRIPTS, SpokenNumbers, plain_digits
 
 LETTERS = "0-9A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0400-\u04ff"
 """Digits and the letters of scripts that separate words; ideographs touch numbers."""
@@ -28,6 +28,9 @@ HALF_OF_DAY = r"[ap]\.?m\b"
 _TYPED_QUOTES = str.maketrans(dict.fromkeys("‘’‚‛‹›", "'") | dict.fromkeys("“”„‟«»", '"'))
 _COMPARISONS = "=<>≈±"
 """Symbols that may stand between a word and a number."""
+
+_POWER = re.compile(f"[⁺⁻]?[{SUPERSCRIPTS}]+")
+_IN_LINE = str.maketrans("⁺⁻" + SUPERSCRIPTS, "+-0123456789")
 
 _Rule = Callable[[re.Match[str]], str]
 
@@ -88,7 +91,7 @@ class _Normalizer:
         if any(map(str.isdecimal, text)):
             for pattern, rule in self._rules:
                 text = pattern.sub(rule, text)
-        return text
+        return _POWER.sub(self._power, text)
 
     # Rules, in order: each sees what the ones before have left -------------------------------------------------------
 
@@ -252,6 +255,18 @@ class _Normalizer:
         spoken = self._numbers.code(found[0]) if is_word else self._numbers.integer(found[0])
         left, right = (self._words.space if each.isalpha() else "" for each in (before, after))
         return f"{left}{spoken}{right}"
+
+    def _power(self, found: re.Match[str]) -> str:
+        """Returns how a superscript is spoken: as a power, or as a number if it is a mark, such as that of a note."""
+        text, words, exponent = found.string, self._words, found[0].translate(_IN_LINE)
+        before, after = text[: found.start()][-1:], text[found.end() :][:1]
+        follows = before.isalnum() or before in (")", "]")
+        number = self._numbers.integer(exponent.lstrip("+-"))
+        if exponent[0] == "-":
+            number = self._join(words.minus, number)
+        if follows and exponent != "1":
+            number = words.powers.get(exponent) or words.power.format(n=number)
+        return f"{words.space if follows else ''}{number}{words.space if after.isalpha() else ''}"
 
     # Quantities ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 import functools
 import re
 import unicodedata
+from fractions import Fraction
 
 from unicode_rbnf import FormatPurpose, RbnfEngine
 
@@ -13,6 +14,12 @@ MAX_DIGITS = 15
 _MAX_CODE_DIGITS = 4
 """Longer numbers within words, such as those of a flight or a product, are read digit by digit."""
 _SOFT_HYPHEN = "\u00ad"
+SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+_SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
+_IDEOGRAPHIC_ZERO = "〇"
+"""Chinese and Japanese write it in the names of numbers, as the other characters for digits, which are letters."""
+_MAX_DENOMINATOR = 1000
+"""Of numerals; the largest one is 320."""
 _YEARS = range(1100, 2100)
 _PLURAL_END = re.compile("y$")
 
@@ -114,19 +121,32 @@ def _form(value: int | None, count: int) -> int:
     return 1 if value % 10 in (2, 3, 4) and value % 100 not in (12, 13, 14) else 2
 
 
+def is_numeral(character: str) -> bool:
+    """Returns whether a character is a digit or another numeral, such as ½, ① or Ⅳ."""
+    if character.isascii():
+        return character.isdigit()
+    return character != _IDEOGRAPHIC_ZERO and unicodedata.category(character) in ("Nd", "No", "Nl")
+
+
 def plain_digits(text: str) -> str:
-    """Returns a text with decimal digits of all scripts as those of ASCII, and ½ as 1/2."""
+    """Returns a text with the numerals of all scripts in digits of ASCII, such as ½ as 1/2. Superscripts stay."""
     if text.isascii():
         return text
     return "".join(map(_plain, ("", *text), text))
 
 
 def _plain(before: str, character: str) -> str:
-    if character.isascii():
+    if not is_numeral(character) or character in SUPERSCRIPTS:
         return character
-    if character.isdecimal():
-        return str(unicodedata.decimal(character))
-    found = unicodedata.normalize("NFKC", character)
-    if "\u2044" not in found:
-        return character
-    return (" " if before.isdecimal() else "") + found.replace("\u2044", "/")
+    # ①② are two numbers, and 3½ has two; the digits of a number have the same form.
+    is_separate = before != "" and is_numeral(before) and not _same_number(before, character)
+    return (" " if is_separate else "") + _digits(character)
+
+
+def _same_number(first: str, second: str) -> bool:
+    return (first.isdecimal() and second.isdecimal()) or (first in _SUBSCRIPTS and second in _SUBSCRIPTS)
+
+
+def _digits(numeral: str) -> str:
+    """Returns a numeral in digits of ASCII; some are fractions."""
+    return str(Fraction(unicodedata.numeric(numeral)).limit_denominator(_MAX_DENOMINATOR))
