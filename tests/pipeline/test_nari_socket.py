@@ -131,12 +131,18 @@ async def test_fields_without_effect_are_named_once_it_is_configured(caller: Cal
     ]
 
 
-async def test_a_text_without_words_ends_as_it_should(caller: Caller) -> None:
+@pytest.mark.parametrize("pieces", [["..."], [""], []], ids=["no word", "empty", "none"])
+async def test_a_text_without_words_is_acknowledged_and_ends(caller: Caller, pieces: list[str]) -> None:
     await configured(caller)
-    await caller.send("input_text.append", sequence=0, text="...")
-    await caller.send("input_text.end", sequence=1)
+    for number, piece in enumerate(pieces):
+        await caller.send("input_text.append", sequence=number, text=piece)
+    await caller.send("input_text.end", sequence=len(pieces))
     done = await caller.until("response.done")
     assert (done["stop_reason"], done["audio_chunks"], caller.chunks) == ("stop", 0, [])
+    acknowledged = [each["sequence"] for each in caller.others if each["type"] == "input_text.ack"]
+    assert acknowledged == list(range(len(pieces) + 1))
+    await caller.socket.wait_closed()
+    assert caller.socket.close_code == 1000
 
 
 async def test_a_piece_with_another_number_is_an_error(caller: Caller) -> None:

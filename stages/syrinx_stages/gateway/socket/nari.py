@@ -65,9 +65,7 @@ class _Connection:
 
     async def receive(self) -> Message:
         """Returns the next message of the client. The one before has been handled, and is acknowledged."""
-        if self._answer is not None:
-            answer, self._answer = self._answer, None
-            await self._sender.json(answer)
+        await self._acknowledge()
         message = await self._receive()
         if (text := message.get("text")) is None:
             return message
@@ -87,6 +85,11 @@ class _Connection:
         else:
             self._chunks += message.get("bytes") is not None
             await self._sender.message(message)
+
+    async def _acknowledge(self) -> None:
+        if self._answer is not None:
+            answer, self._answer = self._answer, None
+            await self._sender.json(answer)
 
     def _translated(self, data: str) -> str:
         if len(data) > MAX_TEXT_MESSAGE:
@@ -120,6 +123,8 @@ class _Connection:
             case "audio.done":
                 self._reason = ours["finish_reason"]
             case "session.done":
+                # A text without words ends before the next message is awaited.
+                await self._acknowledge()
                 done = {"type": "response.done", "request_id": self._id, "stop_reason": self._reason}
                 await self._sender.json({**done, "audio_chunks": self._chunks})
                 await self._sender.close(NORMAL)
