@@ -212,6 +212,20 @@ async def test_a_lexicon_respells_text_that_streams_in(url: str) -> None:
     assert client.audio[0, 0] == await rest(url, text, seed=5, non_streaming_mode=False, runaway_guard=False)
 
 
+@pytest.mark.parametrize("config", [TOKENS, {"stream_audio": True}], ids=["tokens", "sentences"])
+async def test_a_lexicon_that_leaves_no_word_is_named(url: str, config: dict[str, object]) -> None:
+    """As by `POST /v1/audio/speech`. The next utterance is spoken."""
+    async with connected(url) as client:
+        await client.send("session.config", **config, lexicon={"hello": "…"})
+        for text in ("Hello, hello.", "She waited."):
+            await client.send("input.text", text=text)
+            await client.send("input.done")
+            await client.until("session.done")
+    (error,) = client.of_type("error")
+    assert error["param"] == "lexicon" and error["message"] == "lexicon: leaves nothing to say of the text; send words"
+    assert [each["finish_reason"] for each in client.of_type("audio.done")] == ["error", "stop"]
+
+
 async def test_audio_comes_before_the_sentence_is_complete(url: str) -> None:
     async with connected(url) as client:
         await client.send("session.config", **TOKENS)

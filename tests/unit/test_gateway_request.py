@@ -204,7 +204,7 @@ def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says
         ("lexicon", {"a": "b" * 129}, "with respellings of up to 128"),
         ("lexicon", {str(number): "b" for number in range(101)}, "send up to 100 words"),
         *(
-            ("input", text, "nothing to say")
+            ("input", text, "has no letter or digit; send words")
             for text in ("...", "***", "\U0001f600", "\u200b \u2014", "\x07", "![](https://a.b/c)")
         ),
         ("input", None, "null is not accepted; send a text"),

@@ -197,7 +197,7 @@ class PromptBuilder:
         self._check_task(request, voice)
         ids = self.tokenizer.assistant(request.text) if streamed is None else streamed.assistant
         if not ids.text:
-            raise RequestError("text: is empty", "input")
+            raise RequestError("input: has no letter or digit; send words", "input")
         start = [*self._instructions(request), *self._cached_start(tuple(ids.role), request.language, request.voice)]
         # The last input but one.
         embedding = None if voice is None else (len(start) - 2, voice.embedding)

@@ -20,6 +20,7 @@ from syrinx_stages.gateway.speech.live_text import LiveText
 from syrinx_stages.gateway.speech.request import ParsedRequest, lexicon_of, traced
 from syrinx_stages.gateway.speech.speech import SpeechStream
 from syrinx_stages.gateway.speech.submission import Resumption
+from syrinx_stages.gateway.speech.texts import check_respelled
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.voices.kept_voices import Cloned
 from syrinx_stages.normalization.lexicon import Respelled
@@ -34,7 +35,8 @@ _RESUMABLE = AudioOptions(AudioFormat.PCM)
 
 async def check_config(service: GatewayService, http: HTTPConnection, config: SessionConfig) -> SpeechRequest:
     """Returns how a configuration's texts are read, see `LiveText`. Raises `ApiError` if none can be spoken with it."""
-    fields = structs.replace(config.fields, input="Hello.")
+    # Its lexicon is for the texts that come.
+    fields = structs.replace(config.fields, input="Hello.", lexicon=None)
     parsed, _ = await service.parse(fields, "check", time.time(), client_key(http))
     if config.request_id is not None and parsed.audio != _RESUMABLE:
         message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate} Hz and speed 1"
@@ -146,6 +148,7 @@ class Utterance:
             fields = structs.replace(fields, lexicon=None)
         parsed, kept = await service.parse(fields, request_id, time.time(), client_key(self._http))
         if isinstance(self.text, LiveText):
+            check_respelled(self.text.respelled)
             # The talker respells and divides it as it arrives.
             parsed = parsed.with_fields(text=text, lexicon=self.text.request.lexicon, streams_text=True)
         return await service.clone(self._config.fields, traced(parsed, span, service.catalog.model), kept)

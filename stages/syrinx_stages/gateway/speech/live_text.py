@@ -59,6 +59,11 @@ class LiveText:
         return self._segments.ended
 
     @property
+    def respelled(self) -> str:
+        """The text as the lexicon respells it, as far as no further text can change that."""
+        return self._segments.respelled.text
+
+    @property
     def segments(self) -> Sequence[Divided]:
         """The segments that are complete, at their places in the respelled text."""
         return self._segments.complete
@@ -89,7 +94,7 @@ class LiveText:
         self._update()
 
     def _update(self) -> None:
-        has_tokens = not self._needs_end and len(self._first.ids) >= FIRST_TOKENS and has_words(self.text)
+        has_tokens = not self._needs_end and len(self._first.ids) >= FIRST_TOKENS and has_words(self.respelled)
         if self._first.ended or has_tokens:
             self._startable.set()
         if self._allowed_at is None and self.frames(None):

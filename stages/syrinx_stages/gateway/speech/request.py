@@ -13,7 +13,7 @@ from syrinx_stages.contract.messages import SpeechRequest, TaskType
 from syrinx_stages.gateway.audio.encoders import OTHER_NAMES, AudioFormat, AudioOptions, accepted_rates, default_rate
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
 from syrinx_stages.gateway.fields.values import choice
-from syrinx_stages.gateway.speech.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_text, without_controls
+from syrinx_stages.gateway.speech.texts import MAX_TEXT, MAX_WHOLE_TEXT, check_respelled, check_text, without_controls
 from syrinx_stages.gateway.speech.trace import SpeechSpan
 from syrinx_stages.gateway.voices.catalog import DEFAULT_VOICE, Catalog
 from syrinx_stages.gateway.voices.voices import KeptVoice
@@ -21,7 +21,7 @@ from syrinx_stages.model.describe import Description
 from syrinx_stages.model.generation import replace_fields
 from syrinx_stages.normalization.languages import name_of
 from syrinx_stages.normalization.lexicon import Change, Respelled, respell
-from syrinx_stages.normalization.plain import has_words, with_usual_spaces, without_marks
+from syrinx_stages.normalization.plain import with_usual_spaces, without_marks
 
 
 class Delivery(StrEnum):
@@ -131,8 +131,7 @@ def _spelling(fields: SpeechFields, task: TaskType, delivery: Delivery, catalog:
     respelled = respell(fields.input, lexicon_of(fields, catalog))
     if (length := len(respelled.text)) > limit:
         raise bad_request("lexicon", f"makes the text {length:,} characters long; at most {limit:,} are accepted")
-    if not has_words(respelled.text):
-        raise bad_request("lexicon", "leaves nothing to say of the text; send words")
+    check_respelled(respelled.text)
     if task is not TaskType.VOICE_DESIGN:
         return respelled
     # A designed voice speaks all of its text at once.

@@ -12,14 +12,20 @@ MAX_WHOLE_TEXT = 32_768
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-def check_text(field: str, text: str, limit: int = MAX_TEXT, hint: str = "") -> None:
-    """Raises 400 for text that is too long, or in which there is nothing to say."""
+def check_text(field: str, text: str, limit: int = MAX_TEXT, hint: str = "", advice: str = "send words") -> None:
+    """Raises 400 for text that is too long, or has no words. hint: about the limit; advice: what to send instead."""
     if not text or text.isspace():
         raise bad_request(field, "is empty; send the text")
     if not has_words(text):
-        raise bad_request(field, "has no letter or digit, so that there is nothing to say; send words")
+        raise bad_request(field, f"has no letter or digit; {advice}")
     if len(text) > limit:
         raise bad_request(field, f"has {len(text):,} characters; at most {limit:,} are accepted{hint}")
+
+
+def check_respelled(text: str) -> None:
+    """Raises 400 for a text of which a lexicon has left no words."""
+    if not has_words(text):
+        raise bad_request("lexicon", "leaves nothing to say of the text; send words")
 
 
 def without_controls(text: str) -> str:
