@@ -72,6 +72,20 @@ def test_the_field_of_a_refused_upload_is_named(fields: dict[str, str | Sample |
     assert refusal(**fields) == refused
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("consent", "say who agreed to the use of this voice, for example by the id of a recording"),
+        ("name", "send the name of the voice"),
+        ("ref_text", "send words"),
+    ],
+)
+def test_a_text_without_letters_is_refused_with_what_to_send(name: str, advice: str):
+    with pytest.raises(ApiError) as caught:
+        parse(**{name: "?!"})
+    assert (caught.value.param, caught.value.message) == (name, f"{name}: has no letter or digit; {advice}")
+
+
 def test_a_field_is_sent_once():
     with pytest.raises(ApiError, match="name: was sent more than once"):
         parse_upload([*FORM.items(), ("name", "Bert")], 2)

@@ -15,6 +15,11 @@ MAX_NAME = 64
 """Characters of a voice's name."""
 FIELDS = ("name", "consent", "audio_sample", "speaker_embedding", "ref_text", "speaker_description", "type")
 """Fields of an upload: those of OpenAI's API and of vLLM-Omni's."""
+_WANTED = {
+    "name": "send the name of the voice",
+    "consent": "say who agreed to the use of this voice, for example by the id of a recording",
+}
+"""What to send in required texts."""
 _HINTS = {"prompt": "send an audio_sample; a Base checkpoint designs no voices"}
 _ALIASES = {"ref_audio": "audio_sample"}
 """Other names of fields: those of requests."""
@@ -120,15 +125,14 @@ def _text(name: str, fields: Mapping[str, str | Sample]) -> str | None:
     if value is None or not value.strip():
         return None
     if name != "speaker_embedding":
-        check_text(name, value)
+        check_text(name, value, advice=_WANTED.get(name, "send words"))
     # A name is compared with others, and refused if it has control characters.
     return value if name == "name" else without_controls(value)
 
 
 def _required(name: str, texts: Mapping[str, str | None]) -> str:
     if (value := texts[name]) is None:
-        what = {"consent": "say who agreed to the use of this voice, for example by the id of a recording"}
-        raise bad_request(name, f"is required: {what.get(name, 'the name of the voice')}", "missing_field")
+        raise bad_request(name, f"is required; {_WANTED[name]}", "missing_field")
     return value.strip()
 
 
