@@ -143,6 +143,19 @@ async def test_an_error_is_shown_in_words(up: Up):
         it.forget_messages("status of 400")
 
 
+async def test_a_text_is_as_long_as_its_way_to_the_gateway_permits(up: Up):
+    async with playground(up.url) as it:
+        text = it.page.get_by_label("Text", exact=True)
+        for mode, limit in (("word by word, as an LLM writes", 4096), ("at once", 100_000)):
+            await it.page.get_by_role("radio", name=mode).check()
+            await expect(text).to_have_attribute("maxlength", str(limit))
+        await text.fill("")
+        await it.page.keyboard.insert_text("word " * 900)
+        assert len(await text.input_value()) == 4500
+        await it.page.get_by_role("radio", name="word by word, as an LLM writes").check()
+        assert await text.evaluate("each => each.validity.tooLong"), "the browser says so, and nothing is sent"
+
+
 async def test_a_key_is_sent_where_it_belongs_and_nowhere_else(tmp_path: Path):
     keys = Keys(tmp_path, alice={})
     key = keys.keys["alice"]

@@ -13,6 +13,7 @@ from syrinx_stages.gateway.fields.peers import FOREIGN, names, outcome
 from syrinx_stages.gateway.http.batch import MAX_ITEMS, NOT_SHARED, ItemResult
 from syrinx_stages.gateway.http.body import FORM, JSON
 from syrinx_stages.gateway.http.delivery import EVENT_STREAM
+from syrinx_stages.gateway.speech.texts import MAX_TEXT
 from syrinx_stages.gateway.voices.reference import FORMATS
 
 _DESCRIPTION = (
@@ -209,7 +210,8 @@ def _choices(text_limit: int) -> dict[str, Any]:
         return {"anyOf": [{"enum": list(names)}, {"type": "null"}, in_any_case], "default": default}
 
     return {
-        "input": {"type": "string", "minLength": 1, "maxLength": text_limit},
+        # The playground reads both limits. The second one is that of text that streams in as tokens.
+        "input": {"type": "string", "minLength": 1, "maxLength": text_limit, "x-maxLengthOfTokens": MAX_TEXT},
         "response_format": one_of(AudioFormat, AudioFormat.WAV),
         "stream_format": one_of(("audio", "sse")),
         "task_type": one_of(FAMILY.task_types),

@@ -33,7 +33,8 @@ async function json(path) { return (await request(path)).json(); }
 
 export async function capabilities() {
   const [voices, models, description] = await Promise.all([json(VOICES), json("v1/models"), json("openapi.json")]);
-  return {...voices, model: models.data[0].id, maxText: description.components.schemas.SpeechFields.properties.input.maxLength};
+  const {maxLength: whole, "x-maxLengthOfTokens": words} = description.components.schemas.SpeechFields.properties.input;
+  return {...voices, model: models.data[0].id, maxText: {whole, words}};
 }
 
 export async function keepVoice(fields, reference) {

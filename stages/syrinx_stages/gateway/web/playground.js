@@ -13,6 +13,7 @@ const $ = (id) => document.getElementById(id);
 const form = $("form"), controls = form.elements;
 const plots = new Plots($("waveform"), $("spectrogram"));
 let model = "", running = null;
+let maxText = null;  // Characters of a text, by mode.
 
 function show(figures) {
   for (const [id, text] of Object.entries(figures)) $(id).textContent = text;
@@ -24,9 +25,10 @@ async function load(chosen) {
   show({error: ""});
   try {
     const found = await capabilities();
-    model = found.model;
+    ({model, maxText} = found);
     show({model});
     showFields(found, chosen);
+    showMode();
     showVoices(found);
     controls.speak.disabled = Boolean(running);
   } catch (error) {
@@ -34,7 +36,7 @@ async function load(chosen) {
   }
 }
 
-function showFields({voices, default: first, languages, instructions, task_types: [task], maxText}, chosen) {
+function showFields({voices, default: first, languages, instructions, task_types: [task]}, chosen) {
   const option = (value, text, wanted) => new Option(text, value, value === wanted, value === wanted);
   const named = voices.filter((voice) => !("alias_of" in voice)), before = controls.voice.value;
   const wanted = chosen ?? (named.some(({id}) => id === before) ? before : first);
@@ -47,7 +49,11 @@ function showFields({voices, default: first, languages, instructions, task_types
   controls.instructions.parentElement.hidden = !instructions;
   controls.instructions.required = task === "VoiceDesign";
   controls.instructions.placeholder = task === "VoiceDesign" ? "describe the voice" : "how to speak";
-  controls.input.maxLength = maxText;
+}
+
+function showMode() {
+  controls.pace.disabled = controls.mode.value !== "words";
+  if (maxText) controls.input.maxLength = maxText[controls.mode.value];
 }
 
 // The request, without what only concerns its delivery.
@@ -195,7 +201,7 @@ form.addEventListener("keydown", (event) => {
 });
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") stop(); });
 controls.stop.addEventListener("click", stop);
-form.addEventListener("change", () => { controls.pace.disabled = controls.mode.value !== "words"; });
+form.addEventListener("change", showMode);
 controls.key.addEventListener("change", () => load());
 for (const button of document.querySelectorAll("[data-copies]")) {
   button.hidden = !navigator.clipboard;  // Browsers give it to secure contexts only.
