@@ -88,6 +88,11 @@ async def test_events_contain_audio_and_usage(running: Gateway):
     assert done["usage"]["total_tokens"] == 10 + done["usage"]["input_tokens"] > 12
 
 
+async def test_an_error_names_a_field_of_another_api_as_it_was_sent(running: Gateway):
+    error = (await running.say(speaker="nobody")).json()["error"]
+    assert error["param"] == "speaker" and error["message"].startswith("speaker: stands for voice: 'nobody' is unknown")
+
+
 async def test_fields_without_effect_are_named_in_a_warning(running: Gateway):
     response = await running.say(instructions="Whisper.", initial_codec_chunk_frames=1)
     assert response.status_code == 200

@@ -84,6 +84,15 @@ async def test_an_item_fails_alone(running: Gateway):
     assert (running.requests("stop"), running.requests("refused", "unknown")) == (1, 2)
 
 
+async def test_an_error_names_a_field_of_another_api_as_it_was_sent(running: Gateway):
+    items = [{"input": "a"}, {"input": "b", "voice_id": "bass"}, {"text": " "}]
+    results = (await batch(running, *items, speaker="alto")).json()["results"]
+    assert [each["param"] for each in results] == ["speaker", "voice_id", "text"]
+    assert results[0]["error"].startswith("speaker: stands for voice: 'alto' is unknown; accepted: us, ")
+    refused = await batch(running, {"input": "a"}, model_id="other")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (404, "model_id")
+
+
 async def test_an_item_whose_stage_fails_is_an_error_of_the_item(running: Gateway):
     running.stages.script = Script(frames=4, end=End(EndReason.ERROR, "gave up", retry_after=4.2))
     [result] = (await batch(running, {"input": "a"})).json()["results"]
@@ -123,6 +132,7 @@ async def test_an_item_that_is_not_admitted_in_time_is_an_error_of_the_item():
         ({"items": ["a"]}, "items[0]"),
         ({"items": [{"input": "a"}], "speeed": 1}, "speeed"),
         ({"items": [{"input": "a"}], "input": "b"}, "input"),
+        ({"items": [{"input": "a"}], "text": "b"}, "text"),
         ({"items": [{"input": "a"}], "stream_format": "sse"}, "stream_format"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

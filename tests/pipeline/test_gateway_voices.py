@@ -80,6 +80,12 @@ async def test_a_video_without_audio_names_the_field_of_the_upload(running: Clon
     assert error["message"].startswith("audio_sample: has no audio track that can be read; send wav, flac, mp3, ogg")
 
 
+async def test_a_bad_sample_is_named_as_it_was_sent(running: Cloning):
+    form = {"name": (None, "anna"), "consent": (None, "cons_1"), "ref_audio": ("a.wav", b"RIFF", "audio/wav")}
+    error = (await running.http.post("/v1/audio/voices", files=form)).json()["error"]
+    assert error["param"] == "ref_audio" and error["message"].startswith("ref_audio: ")
+
+
 async def test_an_upload_describes_the_voice_to_openai_and_to_vllm_omni(running: Cloning):
     file = sample()
     uploaded = (await running.upload("Anna", file, speaker_description="warm")).json()

@@ -282,6 +282,7 @@ async def test_errors_name_the_field_and_keep_the_connection(url: str) -> None:
         ("[" * 60_000, "invalid_value", None),
         (message("input.say"), "invalid_value", "type"),
         (message("session.config", voice="nobody"), "invalid_value", "voice"),
+        (message("session.config", speaker="nobody"), "invalid_value", "speaker"),
         (message("session.config", speedy=1), "unknown_field", "speedy"),
         (message("session.config", **TOKENS), "", None),
         (message("input.text", text=7), "invalid_value", "text"),

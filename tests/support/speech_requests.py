@@ -29,9 +29,10 @@ def parsed_json(
 ) -> ParsedRequest:
     """Returns the request with this body."""
     raw = body if isinstance(body, bytes) else body.encode()
-    fields, ignored = parse_fields(raw)
-    parsed = parse_request(fields, Catalog(checkpoint, "qwen3-tts", api), "id", 1.5, kept=kept)
-    parsed.warnings.extend(ignored)
+    sent = parse_fields(raw)
+    with sent.naming():
+        parsed = parse_request(sent.fields, Catalog(checkpoint, "qwen3-tts", api), "id", 1.5, kept=kept)
+    parsed.warnings.extend(sent.warnings)
     return parsed
 
 

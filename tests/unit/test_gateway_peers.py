@@ -8,6 +8,7 @@ import pytest
 
 from support.speech_requests import BASE, CUSTOM, parsed, parsed_json, refused
 from syrinx_stages.contract.family import FAMILY
+from syrinx_stages.gateway.errors import ApiError
 from syrinx_stages.gateway.fields.parse import parse_fields
 from syrinx_stages.gateway.fields.peers import CLIENTS, FOREIGN, PEER_FIELDS, page
 from syrinx_stages.gateway.http.batch import parse_batch
@@ -72,17 +73,17 @@ def test_a_field_that_stands_for_another_has_its_effect(sent: dict[str, Any], sa
 
 def test_the_text_may_be_called_text() -> None:
     assert parsed_json('{"text": "Hello.", "seed": 3}') == parsed(seed=3)
-    assert parse_batch(b'{"items": [{"text": "Hello."}]}')[0][0].input == "Hello."
+    assert parse_batch(b'{"items": [{"text": "Hello."}]}')[0].fields.input == "Hello."
 
 
 @pytest.mark.parametrize("name", ["audio", "audio_path", "ref_audio", "data"])
 def test_references_are_a_reference_and_its_transcript(name: str) -> None:
     sent = {"references": [{name: "QUJD", "text": "Hi.", "media_type": "audio/wav"}]}
-    fields, _ = parse_fields(json.dumps({"input": "Hello.", **sent}).encode())
+    fields = parse_fields(json.dumps({"input": "Hello.", **sent}).encode()).fields
     assert (fields.ref_audio, fields.ref_text) == ("QUJD", "Hi.")
     assert parsed(BASE, seed=3, **sent) == parsed(BASE, seed=3, ref_audio="QUJD", ref_text="Hi.")
     large = {"references": [{name: "QUJD" * 2**19, "text": "Hi."}]}
-    assert parse_fields(json.dumps({"input": "Hello.", **large}).encode())[0].ref_audio == "QUJD" * 2**19
+    assert parse_fields(json.dumps({"input": "Hello.", **large}).encode()).fields.ref_audio == "QUJD" * 2**19
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,14 @@ def test_references_are_a_reference_and_its_transcript(name: str) -> None:
         ({"extra_params": "{}"}, "extra_params", "is no object"),
         ({"voice_settings": 1}, "voice_settings", "is no object; send speed instead"),
         ({"apply_text_normalization": "some"}, "apply_text_normalization", "send true or false"),
+        ({"speaker": "bob"}, "speaker", "speaker: stands for voice: 'bob' is unknown; accepted: vivian"),
+        ({"extra_params": {"voice_id": "bob"}}, "voice_id", "voice_id: stands for voice: 'bob' is unknown"),
+        ({"lang_code": "x"}, "lang_code", "lang_code: stands for language: 'x' is unknown"),
+        ({"output_format": "mp3_12345"}, "output_format", "stands for sample_rate: 12,345 is not a sample rate of mp3"),
+        ({"max_tokens": 10**6}, "max_tokens", "stands for max_new_tokens: 1000000 is too large"),
+        ({"instruct": "?!"}, "instruct", "stands for instructions: has no letter or digit"),
+        ({"references": [{"audio": "QUJD"}], "task_type": "CustomVoice"}, "references", "stands for ref_audio: is for"),
+        ({"speaker": "bob", "voice": "bob"}, "voice", "voice: 'bob' is unknown"),
     ],
 )
 def test_a_value_without_a_meaning_is_refused(sent: dict[str, Any], param: str, message: str) -> None:
@@ -112,12 +121,25 @@ def test_a_value_without_a_meaning_is_refused(sent: dict[str, Any], param: str, 
     assert message in error.message
 
 
+@pytest.mark.parametrize("text", [None, "", " ", "?!"])
+def test_an_unusable_text_is_named_as_it_was_sent(text: str | None) -> None:
+    with pytest.raises(ApiError, match=r"^text: stands for input") as caught:
+        parsed_json(json.dumps({"text": text}))
+    assert caught.value.param == "text"
+
+
+def test_a_name_that_all_items_share_is_that_of_the_batch_unless_an_item_has_its_own() -> None:
+    items = [{"text": "a"}, {"input": "b", "voice_id": "x"}]
+    found = parse_batch(json.dumps({"items": items, "speaker": "x"}).encode())
+    assert [each.names for each in found] == [{"input": "text", "voice": "speaker"}, {"voice": "voice_id"}]
+
+
 @pytest.mark.parametrize("name", IGNORED)
 def test_a_field_without_effect_is_named_in_a_warning(name: str) -> None:
     expected = [f"{name} is ignored: {FOREIGN[name].ignored}"]
     assert parsed(**{name: "x"}).warnings == expected
-    assert parse_batch(json.dumps({"items": [{"input": "a", name: "x"}]}).encode())[0][1] == expected
-    assert parse_config(json.dumps({"type": "session.config", name: "x"})).warnings == expected
+    assert parse_batch(json.dumps({"items": [{"input": "a", name: "x"}]}).encode())[0].warnings == expected
+    assert parse_config(json.dumps({"type": "session.config", name: "x"})).sent.warnings == expected
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -113,7 +113,7 @@ def test_no_other_end_of_a_name_is_an_alias(name: str) -> None:
 def test_json_as_editors_and_shells_write_it_is_read(body: bytes) -> None:
     assert parsed_json(body).request.text == "One.\n\nTwo."
     item = b'{"items": [' + body.decode("utf-16" if body[0] == 0xFF else "utf-8-sig").encode() + b"]}"
-    assert parse_batch(b"\xef\xbb\xbf" + item)[0][0].input == "One.\n\nTwo."
+    assert parse_batch(b"\xef\xbb\xbf" + item)[0].fields.input == "One.\n\nTwo."
 
 
 @pytest.mark.parametrize("half", [b"\\ud83d", b"\\uDE00"], ids=["first", "second"])

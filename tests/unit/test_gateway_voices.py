@@ -39,7 +39,7 @@ def test_a_sample_with_or_without_its_transcript_or_an_embedding_makes_a_voice()
     assert (upload.sample, upload.embedding) == (SAMPLE, None)
     assert parse(ref_text=" ").transcript is None, "an empty field counts as absent"
     upload = parse(audio_sample=None, ref_audio=SAMPLE, ref_text="Okay.\x0c", type=" Audio_Sample")
-    assert (upload.sample, upload.transcript) == (SAMPLE, "Okay. ")
+    assert (upload.sample, upload.sample_field, upload.transcript) == (SAMPLE, "ref_audio", "Okay. ")
     upload = parse(audio_sample="", speaker_embedding="[0.5, -2]")
     assert upload == parse(audio_sample=None, speaker_embedding="[0.5, -2]")
     assert (upload.sample, upload.embedding) == (None, struct.pack("<2f", 0.5, -2))
@@ -47,6 +47,8 @@ def test_a_sample_with_or_without_its_transcript_or_an_embedding_makes_a_voice()
 
 INVALID = [
     ({"audio_sample": "text"}, "audio_sample"),
+    ({"audio_sample": None, "ref_audio": "text"}, "ref_audio"),
+    ({"ref_audio": SAMPLE}, "ref_audio"),
     ({"consent": SAMPLE}, "consent"),
     ({"name": "a" * 65}, "name"),
     ({"name": "a\tb"}, "name"),

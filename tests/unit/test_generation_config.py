@@ -34,7 +34,7 @@ def described(directory: Path, **config: Any) -> Description:
 
 def parsed(checkpoint: Description, **fields: Any) -> ParsedRequest:
     body = json.dumps({"input": "Hello.", **fields}).encode()
-    return parse_request(parse_fields(body)[0], Catalog(checkpoint, "qwen3-tts"), "id", 0.0)
+    return parse_request(parse_fields(body).fields, Catalog(checkpoint, "qwen3-tts"), "id", 0.0)
 
 
 def test_checkpoint_without_the_file_has_the_official_defaults(directory: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_piece_has_its_text_in_the_field_text(named: dict[str, object]) -> Non
         ({"input": "x"}, "input"),
         ({"word_timestamps": True}, "word_timestamps"),
         ({"voice": "us", "speaker": "gb"}, "speaker"),
-        ({"text": "x"}, "input"),
+        ({"text": "x"}, "text"),
         ({"seed": -2}, "seed"),
         ({"sped": 1}, "sped"),
     ],

@@ -37,6 +37,11 @@ class ApiError(Exception):
             error_type = "requests"
         return {"message": self.message, "type": error_type, "param": self.param, "code": self.code}
 
+    def renamed(self, param: str, prefix: str = "") -> "ApiError":
+        """Returns the error with the client's name of the field. prefix: what the message begins with after it."""
+        message = f"{param}: {prefix}{self.message.removeprefix(f'{self.param}: ')}"
+        return ApiError(self.status, message, param=param, code=self.code, retry_after=self.retry_after)
+
 
 def bad_request(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
     """400: the request is invalid in itself."""

@@ -1,11 +1,13 @@
 """Parses the fields of a request: those of `SpeechFields`, and what those of other APIs' clients mean."""
 
+import contextlib
 import difflib
 import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct, structs
 
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.family import FAMILY
@@ -19,7 +21,7 @@ from syrinx_stages.gateway.fields.json_objects import (
     put_back,
     take_out_references,
 )
-from syrinx_stages.gateway.fields.peers import FOREIGN, PeerField
+from syrinx_stages.gateway.fields.peers import FOREIGN
 from syrinx_stages.gateway.fields.values import fields_of
 
 _MAX_PARAM = 100
@@ -33,8 +35,26 @@ _NOTHING = (b"null", b'""', b"[]")
 _MAX_NAMED = 8
 """Maximum number of the parts of a value that warnings name."""
 
-Parsed = tuple[SpeechFields, list[str]]
-"""Fields, and warnings that name those without effect."""
+
+class Parsed(Struct, frozen=True):
+    """Fields of a request, as a client has sent them."""
+
+    fields: SpeechFields
+    warnings: list[str]
+    """They name fields without effect."""
+    names: Mapping[str, str] = {}
+    """The fields of other APIs that the client has sent instead of fields, by these."""
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Makes errors name the fields that the client has sent."""
+        try:
+            yield
+        except ApiError as error:
+            name = self.names.get(error.param or "")
+            if name is None:
+                raise
+            raise error.renamed(name, f"stands for {error.param}: ") from None
 
 
 def parse_fields(body: RawBody, kind: type[SpeechFields] = FAMILY.request_fields) -> Parsed:
@@ -45,78 +65,94 @@ def parse_fields(body: RawBody, kind: type[SpeechFields] = FAMILY.request_fields
     """
     rest, references = take_out_references(body)
     check_commas(bytes(rest).count(b","), "body")
-    fields, warnings = parse_object(decode(rest, Sent), kind)
-    return put_back(fields, references), warnings
+    parsed = parse_object(decode(rest, Sent), kind)
+    return structs.replace(parsed, fields=put_back(parsed.fields, references))
 
 
 def parse_object(sent: Sent, kind: type[SpeechFields]) -> Parsed:
     """Parses the fields of an object. Raises `ApiError` 400, naming the field if there is one."""
     with decoding():
-        values, warnings = _values(sent, kind)
+        found = _Values(sent, kind)
         if _EXTRA in sent:
-            warnings += _add_extra(sent[_EXTRA], values, kind)
-    missing = (each.name for each in fields_of(kind).values() if each.required and each.name not in values)
+            _add_extra(sent[_EXTRA], found)
+    missing = (each.name for each in fields_of(kind).values() if each.required and each.name not in found.values)
     if (name := next(missing, None)) is not None:
-        raise bad_request(name, "is required", "missing_field")
-    return kind(**values), warnings
+        raise _missing(name, sent)
+    return Parsed(kind(**found.values), found.warnings, found.names)
 
 
-def _values(sent: Sent, kind: type[SpeechFields]) -> tuple[dict[str, Any], list[str]]:
-    """Returns the values that are given, also in the fields of other APIs, and warnings."""
-    fields = fields_of(kind)
-    read = {name: fields[name].read(raw) for name, raw in sent.items() if name in fields}
-    values, warnings = {name: value for name, value in read.items() if value is not None}, list[str]()
-    for name, raw in sent.items():
-        if name not in fields and name != _EXTRA:
-            warnings += _translate(name, raw, values, kind)
-    return values, warnings
+def _missing(name: str, sent: Sent) -> ApiError:
+    """400: a field has no value; it names a field of another API that the client has sent for it."""
+    alias = next((each for each in sent if each in FOREIGN and FOREIGN[each].stands_for == name), None)
+    problem = "is required" if alias is None else f"stands for {name}, which is required"
+    return bad_request(alias or name, problem, "missing_field")
 
 
-def _translate(name: str, raw: Raw, values: dict[str, Any], kind: type[SpeechFields]) -> list[str]:
-    """Adds what a field of another API means to `values`. Returns warnings."""
-    field = FOREIGN.get(name)
-    if field is None:
-        raise _unknown_field(name, kind)
-    value = msgspec.json.decode(raw)
-    if field.asks_for_nothing(value):
-        return []
-    if field.refused:
-        raise bad_request(name, f"is not available: {field.refused}", "unknown_field")
-    if field.convert is None:
-        return [f"{name} is ignored: {field.ignored}"]
-    meant, ignored = field.convert(value)
-    for target, given in meant.items():
-        _add(field, target, given, values, kind)
-    return [f"{name}: {each}" for each in ignored[:_MAX_NAMED]]
+class _Values:
+    """The values that are given, also in the fields of other APIs. Raises `ApiError` 400."""
+
+    def __init__(self, sent: Sent, kind: type[SpeechFields]) -> None:
+        self.kind = kind
+        self._fields = fields_of(kind)
+        read = {name: self._fields[name].read(raw) for name, raw in sent.items() if name in self._fields}
+        self.values: dict[str, Any] = {name: value for name, value in read.items() if value is not None}
+        self.names: dict[str, str] = {}
+        """See `Parsed`."""
+        self.warnings: list[str] = []
+        for name, raw in sent.items():
+            if name not in self._fields and name != _EXTRA:
+                self._translate(name, raw)
+
+    def _translate(self, name: str, raw: Raw) -> None:
+        """Adds what a field of another API means."""
+        field = FOREIGN.get(name)
+        if field is None:
+            raise _unknown_field(name, self.kind)
+        value = msgspec.json.decode(raw)
+        if field.asks_for_nothing(value):
+            return
+        if field.refused:
+            raise bad_request(name, f"is not available: {field.refused}", "unknown_field")
+        if field.convert is None:
+            self.warnings.append(f"{name} is ignored: {field.ignored}")
+            return
+        meant, ignored = field.convert(value)
+        for target, given in meant.items():
+            self._add(name, target, given)
+        self.warnings += [f"{name}: {each}" for each in ignored[:_MAX_NAMED]]
+
+    def _add(self, name: str, target: str, given: Any) -> None:
+        """Adds the value of a field, which field `name` of another API stands for."""
+        try:
+            value = self._fields[target].read(Raw(msgspec.json.encode(given)))
+        except ApiError as error:
+            raise error.renamed(name, f"stands for {target}: ") from None
+        if value is None:
+            return
+        if target not in self.values:
+            self.values[target], self.names[target] = value, name
+        elif self.values[target] != value:
+            raise bad_request(name, f"stands for {target}, which has another value; leave one of them out")
 
 
-def _add(field: PeerField, target: str, given: Any, values: dict[str, Any], kind: type[SpeechFields]) -> None:
-    try:
-        value = fields_of(kind)[target].read(Raw(msgspec.json.encode(given)))
-    except ApiError as error:
-        message = f"{field.name}: stands for {error.message}"
-        raise ApiError(error.status, message, param=field.name, code=error.code) from None
-    if value is not None and values.setdefault(target, value) != value:
-        raise bad_request(field.name, f"stands for {target}, which has another value; leave one of them out")
-
-
-def _add_extra(raw: Raw, values: dict[str, Any], kind: type[SpeechFields]) -> list[str]:
-    """Adds the fields in `extra_params` to those that the body itself does not have. Returns warnings."""
+def _add_extra(raw: Raw, found: _Values) -> None:
+    """Adds the fields in `extra_params` to those that the body itself does not have."""
     if len(bytes(raw)) > _MAX_EXTRA:
         raise bad_request(_EXTRA, f"has {len(bytes(raw)):,} bytes; at most {_MAX_EXTRA:,} are accepted")
     if bytes(raw) in _NOTHING:
-        return []
+        return
     if not bytes(raw).startswith(b"{"):
         raise bad_request(_EXTRA, "is no object; send one with the fields")
     sent = msgspec.json.decode(raw, type=Sent)
     known = fields_of(FAMILY.request_fields).keys() | FOREIGN.keys()
     unknown = itertools.islice((name for name in sent if name not in known), _MAX_NAMED)
-    ignored = [f"{_EXTRA}.{quoted(name)} is ignored: unknown field" for name in unknown]
-    extra, warnings = _values({name: raw for name, raw in sent.items() if name in known}, kind)
-    extra.pop("input", None)
-    for name, value in extra.items():
-        values.setdefault(name, value)
-    return ignored + warnings
+    found.warnings += [f"{_EXTRA}.{quoted(name)} is ignored: unknown field" for name in unknown]
+    extra = _Values({name: raw for name, raw in sent.items() if name in known}, found.kind)
+    found.warnings += extra.warnings
+    for name in extra.values.keys() - found.values.keys() - {"input"}:
+        found.values[name] = extra.values[name]
+        if name in extra.names:
+            found.names[name] = extra.names[name]
 
 
 def _unknown_field(name: str, kind: type[SpeechFields]) -> ApiError:

@@ -151,11 +151,12 @@ async def _speech(http: Request) -> Response:
     with service.counting_refusals(live=True), contextlib.ExitStack() as holding:
         body = await _receive(http, holding)
         accepted, accepted_at = monotonic(), time.time()
-        fields, ignored = await _parse(parse_fields, body)
-        parsed, kept = await service.parse(fields, request.id, accepted_at, client_key(http))
-        parsed.warnings.extend(ignored)
-        parsed = traced(parsed, request.span, service.catalog.model)
-        parsed, voice = await service.clone(fields, parsed, kept)
+        sent = await _parse(parse_fields, body)
+        with sent.naming():
+            parsed, kept = await service.parse(sent.fields, request.id, accepted_at, client_key(http))
+            parsed.warnings.extend(sent.warnings)
+            parsed = traced(parsed, request.span, service.catalog.model)
+            parsed, voice = await service.clone(sent.fields, parsed, kept)
     async with contextlib.AsyncExitStack() as submitted:
         opening = service.open_stream(parsed.request, voice, accepted, parsed.audio.speed, request.span)
         speech = await submitted.enter_async_context(opening)

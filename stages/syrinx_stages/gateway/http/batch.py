@@ -100,37 +100,41 @@ def parse_batch(body: RawBody) -> list[Parsed]:
     del common["items"]
     if not 1 <= len(items) <= MAX_ITEMS:
         raise bad_request("items", f"has {len(items):,} items; send 1 to {MAX_ITEMS}")
-    shared, warnings = _parse(common, _Shared)
-    if shared.input:
-        raise bad_request("input", "goes into the items; leave it out here")
-    placed = (_parse_item(index, item, shared, warnings) for index, item in enumerate(items))
-    found = [(put_back(fields, references), warned) for fields, warned in placed]
-    if (characters := sum(len(fields.input) for fields, _ in found)) > MAX_BATCH_TEXT:
+    shared = _parse(common, _Shared)
+    if shared.fields.input:
+        with shared.naming():
+            raise bad_request("input", "goes into the items; leave it out here")
+    placed = (_parse_item(index, item, shared) for index, item in enumerate(items))
+    found = [structs.replace(each, fields=put_back(each.fields, references)) for each in placed]
+    if (characters := sum(len(each.fields.input) for each in found)) > MAX_BATCH_TEXT:
         message = f"have {characters:,} characters of input together; at most {MAX_BATCH_TEXT:,} are accepted"
         raise bad_request("items", message)
-    if len({fields.ref_audio for fields, _ in found if fields.ref_audio}) > MAX_REFERENCES:
+    if len({each.fields.ref_audio for each in found if each.fields.ref_audio}) > MAX_REFERENCES:
         raise bad_request("items", f"have too many different ref_audio; at most {MAX_REFERENCES} are accepted")
     return found
 
 
-def _parse_item(index: int, item: Sent, shared: SpeechFields, warnings: list[str]) -> Parsed:
+def _parse_item(index: int, item: Sent, shared: Parsed) -> Parsed:
     try:
-        fields, own = _parse(item, FAMILY.request_fields)
+        own = _parse(item, FAMILY.request_fields)
     except ApiError as error:
         param = f"items[{index}]"
         message = f"{param}: {error.message}"
         param += f".{error.param}" if error.param else ""
         raise ApiError(error.status, message, param=param, code=error.code) from None
-    inherited = {name: getattr(shared, name) for name in fields.__struct_fields__ if getattr(fields, name) is None}
-    return structs.replace(fields, **(inherited | {"stream": False})), [*warnings, *own]
+    absent = [name for name in own.fields.__struct_fields__ if getattr(own.fields, name) is None]
+    inherited = {name: getattr(shared.fields, name) for name in absent}
+    names = {name: shared.names[name] for name in absent if name in shared.names}
+    fields = structs.replace(own.fields, **(inherited | {"stream": False}))
+    return Parsed(fields, [*shared.warnings, *own.warnings], {**names, **own.names})
 
 
 def _parse(sent: Sent, kind: type[SpeechFields]) -> Parsed:
-    fields, warnings = parse_object(sent, kind)
-    if fields.stream or fields.stream_format:
-        name = "stream" if fields.stream else "stream_format"
-        raise bad_request(name, "is not for batches, which have no streams; leave it out")
-    return fields, warnings
+    parsed = parse_object(sent, kind)
+    for name in ("stream", "stream_format"):
+        if getattr(parsed.fields, name):
+            raise bad_request(name, "is not for batches, which have no streams; leave it out")
+    return parsed
 
 
 async def prepare(service: GatewayService, parsed: list[Parsed], request_id: str, client: str) -> list[Item | ApiError]:
@@ -140,25 +144,29 @@ async def prepare(service: GatewayService, parsed: list[Parsed], request_id: str
     """
     if (sender := current_client.get()) is not None:
         sender.allowance.charge(len(parsed) - 1)
-    models = {fields.model for fields, _ in parsed}
+    models = {each.fields.model for each in parsed}
     if all(model is not None and not service.catalog.has_model(model) for model in models):
-        raise model_not_found(str(parsed[0][0].model), service.catalog, "model: ")
+        with parsed[0].naming():
+            raise model_not_found(str(parsed[0].fields.model), service.catalog, "model: ")
     found = dict[str | None, KeptVoice | None]()
     decoded = dict[str, asyncio.Future[bytes]]()
     items: list[Item | ApiError] = []
-    for index, (fields, warnings) in enumerate(parsed):
+    for index, each in enumerate(parsed):
+        fields = each.fields
         try:
-            name = voice_to_clone(fields, service.catalog)
-            if name not in found:
-                found[name] = await service.voices.find(name)
-            request = await parse(fields, service.catalog, f"{request_id}-{index}", time.time(), client, found[name])
-            request.warnings.extend(warnings)
-            if not (reference := fields.ref_audio):
-                items.append(Item(*await service.clone(fields, request, found[name])))
-                continue
-            if reference not in decoded:
-                decoded[reference] = asyncio.ensure_future(service.decode_reference(reference))
-            items.append(Item(request, Cloned(await decoded[reference])))
+            with each.naming():
+                name = voice_to_clone(fields, service.catalog)
+                if name not in found:
+                    found[name] = await service.voices.find(name)
+                item_id = f"{request_id}-{index}"
+                request = await parse(fields, service.catalog, item_id, time.time(), client, found[name])
+                request.warnings.extend(each.warnings)
+                if not (reference := fields.ref_audio):
+                    items.append(Item(*await service.clone(fields, request, found[name])))
+                    continue
+                if reference not in decoded:
+                    decoded[reference] = asyncio.ensure_future(service.decode_reference(reference))
+                items.append(Item(request, Cloned(await decoded[reference])))
         except ApiError as error:
             service.count_refusal()
             items.append(error)

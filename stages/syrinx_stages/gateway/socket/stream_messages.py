@@ -11,7 +11,7 @@ from syrinx_stages.contract.family import FAMILY
 from syrinx_stages.gateway.audio.encoders import AudioFormat, AudioOptions
 from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, too_large
 from syrinx_stages.gateway.fields.json_objects import Sent, check_commas, decode
-from syrinx_stages.gateway.fields.parse import parse_fields
+from syrinx_stages.gateway.fields.parse import Parsed, parse_fields
 from syrinx_stages.gateway.fields.values import choice
 from syrinx_stages.normalization.sentences import Granularity
 
@@ -47,9 +47,8 @@ _MODES = {_StreamingMode.SENTENCE: TextMode.SENTENCES, _StreamingMode.TOKEN_LEVE
 class SessionConfig(Struct, frozen=True):
     """A valid `session.config`, but for what only the checkpoint knows."""
 
-    fields: SpeechFields
+    sent: Parsed
     """`input` is not set."""
-    warnings: list[str]
     text_mode: TextMode
     granularity: Granularity
     stream_audio: bool
@@ -60,6 +59,11 @@ class SessionConfig(Struct, frozen=True):
     is_single: bool
     """It came as SGLang-Omni's clients send it: they wait for `session.configured`, and for the end of the connection
     after `session.done`."""
+
+    @property
+    def fields(self) -> SpeechFields:
+        """Those of a request for a text."""
+        return self.sent.fields
 
 
 class ClientMessage(Struct, frozen=True):
@@ -138,11 +142,12 @@ def _decode(data: str) -> ClientMessage:
 def parse_config(data: str) -> SessionConfig:
     """Parses a `session.config`. Raises `ApiError` 400 or 413, naming the field if there is one."""
     body, is_single = _fields(data.encode())
-    own, warnings = parse_fields(body, _Session)
-    for name, hint in _REFUSED.items():
-        if getattr(own, name):
-            raise bad_request(name, f"is not a field of a session: {hint}", "unknown_field")
-    return _checked(own, warnings, own, is_single)
+    sent = parse_fields(body, _Session)
+    with sent.naming():
+        for name, hint in _REFUSED.items():
+            if getattr(sent.fields, name):
+                raise bad_request(name, f"is not a field of a session: {hint}", "unknown_field")
+        return _checked(sent, sent.fields, is_single)
 
 
 def _fields(body: bytes) -> tuple[bytes, bool]:
@@ -158,8 +163,9 @@ def _fields(body: bytes) -> tuple[bytes, bool]:
     return session, True
 
 
-def _checked(fields: SpeechFields, warnings: list[str], own: Any, is_single: bool) -> SessionConfig:
-    mode = _text_mode(own)
+def _checked(sent: Parsed, own: Any, is_single: bool) -> SessionConfig:
+    """own: the same fields, with those of sessions."""
+    mode, fields = _text_mode(own), sent.fields
     stream_audio = mode is TextMode.TOKENS if own.stream_audio is None else own.stream_audio
     if mode is TextMode.TOKENS:
         if not stream_audio:
@@ -178,7 +184,8 @@ def _checked(fields: SpeechFields, warnings: list[str], own: Any, is_single: boo
         fields = msgspec.structs.replace(fields, response_format="pcm")
     fields = msgspec.structs.replace(fields, stream=stream_audio)
     granularity = choice("split_granularity", own.split_granularity, Granularity) or Granularity.SENTENCE
-    return SessionConfig(fields, warnings, mode, granularity, stream_audio, own.request_id, own.audio_offset, is_single)
+    sent = msgspec.structs.replace(sent, fields=fields)
+    return SessionConfig(sent, mode, granularity, stream_audio, own.request_id, own.audio_offset, is_single)
 
 
 def _text_mode(own: Any) -> TextMode:

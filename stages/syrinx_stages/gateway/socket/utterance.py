@@ -37,10 +37,11 @@ async def check_config(service: GatewayService, http: HTTPConnection, config: Se
     """Returns how a configuration's texts are read, see `LiveText`. Raises `ApiError` if none can be spoken with it."""
     # Its lexicon is for the texts that come.
     fields = structs.replace(config.fields, input="Hello.", lexicon=None)
-    parsed, _ = await service.parse(fields, "check", time.time(), client_key(http))
-    if config.request_id is not None and parsed.audio != _RESUMABLE:
-        message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate} Hz and speed 1"
-        raise bad_request("response_format", message)
+    with config.sent.naming():
+        parsed, _ = await service.parse(fields, "check", time.time(), client_key(http))
+        if config.request_id is not None and parsed.audio != _RESUMABLE:
+            message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate} Hz and speed 1"
+            raise bad_request("response_format", message)
     return structs.replace(parsed.request, lexicon=lexicon_of(config.fields, service.catalog))
 
 
@@ -146,12 +147,13 @@ class Utterance:
         fields = structs.replace(self._config.fields, input=text)
         if isinstance(self.text, LiveText):
             fields = structs.replace(fields, lexicon=None)
-        parsed, kept = await service.parse(fields, request_id, time.time(), client_key(self._http))
-        if isinstance(self.text, LiveText):
-            check_respelled(self.text.respelled)
-            # The talker respells and divides it as it arrives.
-            parsed = parsed.with_fields(text=text, lexicon=self.text.request.lexicon, streams_text=True)
-        return await service.clone(self._config.fields, traced(parsed, span, service.catalog.model), kept)
+        with self._config.sent.naming():
+            parsed, kept = await service.parse(fields, request_id, time.time(), client_key(self._http))
+            if isinstance(self.text, LiveText):
+                check_respelled(self.text.respelled)
+                # The talker respells and divides it as it arrives.
+                parsed = parsed.with_fields(text=text, lexicon=self.text.request.lexicon, streams_text=True)
+            return await service.clone(self._config.fields, traced(parsed, span, service.catalog.model), kept)
 
     async def _send_whole(self, stream: SpeechStream, audio: AudioOptions) -> None:
         file, _ = await stream.file(audio)

@@ -244,7 +244,7 @@ class _Connection:
         self._live = live if config.text_mode is TextMode.TOKENS else None
         if config.is_single:
             await self._sender.json(session_configured(self._request.id, config))
-        for warning in config.warnings:
+        for warning in config.sent.warnings:
             await self._sender.json({"type": "warning", "message": warning})
 
     async def _resume(self, config: SessionConfig) -> None:

@@ -18,8 +18,6 @@ from syrinx_stages.runtime.clock import monotonic
 
 _TEXT = "Hello."
 """What a talker begins to speak with a new voice."""
-_FIELDS = {FIELD: "audio_sample", "input": "ref_text"}
-"""Fields of a request that are called otherwise in an upload, or come from another one there."""
 
 
 async def keep_voice(service: GatewayService, upload: Upload, request_id: str, client: str) -> KeptVoice:
@@ -68,7 +66,9 @@ async def keep_voice(service: GatewayService, upload: Upload, request_id: str, c
             )
             source = pcm if voice.keeps_samples else upload.sample.data
     except ApiError as error:
-        raise _renamed(error) from None
+        # A prompt that is too long has a long transcript.
+        names = {FIELD: upload.sample_field, "input": "ref_text"}
+        raise error if error.param not in names else error.renamed(names[error.param]) from None
     await service.voices.keep(voice, source, prepared)
     return voice
 
@@ -96,12 +96,3 @@ async def _speak(service: GatewayService, request: SpeechRequest, voice: Cloned)
     async with service.open_stream(request, voice, monotonic()) as stream:
         await stream.collect()
         stream.listener.complete()
-
-
-def _renamed(error: ApiError) -> ApiError:
-    """Returns an error that names the field of the upload instead of that of a request for speech."""
-    name = _FIELDS.get(error.param or "")
-    if name is None:
-        return error
-    message = f"{name}: {error.message.removeprefix(f'{error.param}: ')}"
-    return ApiError(error.status, message, param=name, code=error.code, retry_after=error.retry_after)

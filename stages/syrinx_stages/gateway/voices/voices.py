@@ -21,8 +21,8 @@ _WANTED = {
 }
 """What to send in required texts."""
 _HINTS = {"prompt": "send an audio_sample; a Base checkpoint designs no voices"}
-_ALIASES = {"ref_audio": "audio_sample"}
-"""Other names of fields: those of requests."""
+_SAMPLES = ("audio_sample", "ref_audio")
+"""The names of the field with the sample: that of an upload, and that of a request."""
 
 
 class Sample(Struct, frozen=True):
@@ -35,6 +35,8 @@ class Sample(Struct, frozen=True):
 class Upload(Struct, frozen=True, kw_only=True):
     """A valid upload; exactly one of `sample` and `embedding` is given."""
 
+    sample_field: str = "audio_sample"
+    """What the client calls the field of the sample."""
     name: str
     consent: str
     transcript: str | None
@@ -84,19 +86,17 @@ def new_voice_id() -> str:
 
 def parse_upload(form: Sequence[tuple[str, str | Sample]], embedding_size: int) -> Upload:
     """Validates the fields of a form. Raises `ApiError` 400 that names the field, 422 for another `type`."""
-    fields = _unique([(_ALIASES.get(name, name), value) for name, value in form])
+    fields = _unique(form)
     texts = {name: _text(name, fields) for name in FIELDS if name != "audio_sample"}
     if (texts["type"] or "audio_sample").strip().lower() != "audio_sample":
         raise unsupported("type", f"{quoted(str(texts['type']))} voices cannot be made here; send audio_sample")
-    if unknown := next((name for name in fields if name not in FIELDS), None):
+    if unknown := next((name for name in fields if name not in (*FIELDS, *_SAMPLES)), None):
         hint = _HINTS.get(unknown, f"accepted: {', '.join(FIELDS)}")
         raise ApiError(400, f"{quoted(unknown)} is not a field of a voice: {hint}", param=unknown, code="unknown_field")
-    sample, embedding = fields.get("audio_sample") or None, texts["speaker_embedding"]
-    if isinstance(sample, str):
-        raise bad_request("audio_sample", "is text; send it as a file of the form")
+    (sample_field, sample), embedding = _sample(fields), texts["speaker_embedding"]
     if (sample is None) is (embedding is None):
         problem = "is required: a file with speech" if sample is None else "and speaker_embedding exclude each other"
-        raise bad_request("audio_sample", problem, "missing_field" if sample is None else "invalid_value")
+        raise bad_request(sample_field, problem, "missing_field" if sample is None else "invalid_value")
     if embedding is not None and texts["ref_text"] is not None:
         raise bad_request("ref_text", "has no effect with speaker_embedding; leave one of them out")
     return Upload(
@@ -105,6 +105,7 @@ def parse_upload(form: Sequence[tuple[str, str | Sample]], embedding_size: int) 
         transcript=texts["ref_text"],
         description=texts["speaker_description"],
         sample=sample,
+        sample_field=sample_field,
         embedding=None if embedding is None else _parse_embedding(embedding, embedding_size),
     )
 
@@ -115,6 +116,17 @@ def _unique(form: Sequence[tuple[str, str | Sample]]) -> Mapping[str, str | Samp
         twice = next(name for name in fields if sum(name == each for each, _ in form) > 1)
         raise bad_request(twice, "was sent more than once")
     return fields
+
+
+def _sample(fields: Mapping[str, str | Sample]) -> tuple[str, Sample | None]:
+    """Returns the name of the field with the sample, and the sample if there is one; an empty text counts as absent."""
+    [name, *others] = [name for name in _SAMPLES if fields.get(name)] or _SAMPLES[:1]
+    if others:
+        raise bad_request(others[0], f"stands for {name}, which was sent, too; leave one of them out")
+    sample = fields.get(name) or None
+    if isinstance(sample, str):
+        raise bad_request(name, "is text; send it as a file of the form")
+    return name, sample
 
 
 def _text(name: str, fields: Mapping[str, str | Sample]) -> str | None:
