@@ -110,6 +110,8 @@ async def test_a_cancellation_ends_the_response(caller: Caller) -> None:
         ("input_text.append", {"sequence": 0, "text": "The"}, "type", "the first message must be request.start"),
         ("input.text", {"text": "The"}, "type", "'input.text' is unknown; accepted: request.start, input_text.append"),
         ("request.start", {"ref_audio": "x" * 70_000}, "message", "larger than 64 KB"),
+        ("request.start", {**START, "stream": True}, "stream", "is not a field of request.start; leave it out"),
+        ("request.start", {**START, "text": TEXT}, "text", "send the text with input_text.append"),
     ],
 )
 async def test_an_error_names_the_field_and_ends_the_connection(
@@ -145,7 +147,33 @@ async def test_a_text_without_words_is_acknowledged_and_ends(caller: Caller, pie
     assert caller.socket.close_code == 1000
 
 
-async def test_a_piece_with_another_number_is_an_error(caller: Caller) -> None:
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("input_text.append", {"sequence": 1, "text": "The"}, "sequence: is 1; the next one is 0"),
+        ("input_text.append", {"text": "The"}, "sequence: is required; the next one is 0"),
+        ("input_text.append", {"sequence": "0", "text": "The"}, "sequence: is a text; send a whole number"),
+        (
+            "input_text.append",
+            {"sequence": 0, "text": "x" * 5000},
+            "text: an utterance has at most 4,096 characters; end it with input_text.end, and send the rest as another "
+            "one",
+        ),
+        ("request.start", START, "type: request.start was sent before; a connection has one utterance"),
+    ],
+    ids=["another number", "no number", "a text", "long", "again"],
+)
+async def test_a_message_out_of_place_is_an_error(caller: Caller, kind: str, content: dict, message: str) -> None:
     await configured(caller)
-    await caller.send("input_text.append", sequence=1, text="The")
-    assert (await caller.until("error"))["error"]["message"] == "sequence: is 1; the next one is 0"
+    await caller.send(kind, **content)
+    assert (await caller.until("error"))["error"]["message"] == message
+
+
+@pytest.mark.parametrize("kind", ["input_text.append", "input_text.end"])
+async def test_a_text_that_has_ended_is_not_continued(caller: Caller, kind: str) -> None:
+    await configured(caller)
+    await caller.send("input_text.append", sequence=0, text=f"{TEXT} " * 40)
+    await caller.send("input_text.end", sequence=1)
+    await caller.send(kind, sequence=2, text="More.")
+    error = (await caller.until("error"))["error"]
+    assert error["message"] == "type: the text has ended; a connection has one utterance"

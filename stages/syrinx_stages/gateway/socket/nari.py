@@ -4,6 +4,7 @@ A connection has one utterance, whose text arrives in numbered pieces that are a
 """
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -22,10 +23,16 @@ from syrinx_stages.gateway.socket.websocket import SpeechSockets
 
 PROTOCOL = "nari.speech.v1"
 _ENCODINGS = {AudioFormat.PCM: "pcm_s16le"}
+_ONE = "a connection has one utterance"
 _START, _APPEND, _END, _CANCEL = "request.start", "input_text.append", "input_text.end", "response.cancel"
 _LEFT_OUT = ("type", "error_type", "utterance_index", "sentence_index")
 """Of our errors: what a connection with one utterance does not need, and what `_translated_error` writes itself."""
 _OURS = {_APPEND: "input.text", _END: "input.done", _CANCEL: "cancel"}
+_THEIRS = {"session.config": _START, "input.text": _APPEND, "input.done": _END}
+_OUR_MESSAGE = re.compile(rf"(?<!['\"])\b(?:{'|'.join(map(re.escape, _THEIRS))})\b")
+"""In the text of an error, unless it quotes the client."""
+_NO_FIELDS = (*SESSION_FIELDS, "stream", "stream_format")
+"""Fields that `request.start` does not have: audio is always streamed."""
 
 
 class NariSockets:
@@ -59,6 +66,8 @@ class _Connection:
         """To the message that is being handled, if no error is."""
         self._pieces: int | None = None
         """Of the text so far; None before `request.start`."""
+        self._ended = False
+        """The text is complete."""
         self._chunks = 0
         self._reason: str = EndReason.STOP
         """As it is of a text without words."""
@@ -96,9 +105,12 @@ class _Connection:
             raise too_large("message", f"is larger than {MAX_TEXT_MESSAGE // 1024} KB; keep the voice, and name it")
         sent = decode(data.encode(), _Sent, "message")
         if sent.type == _START:
+            if self._pieces is not None:
+                raise bad_request("type", f"{_START} was sent before; {_ONE}", "utterance_in_progress")
             self._pieces, self._answer = 0, {"type": "request.configured", "request_id": self._id}
             fields = decode(data.encode(), dict[str, Any], "message")
-            if (name := next((each for each in SESSION_FIELDS if fields.get(each) is not None), None)) is not None:
+            named = (each for each in _NO_FIELDS if fields.get(each) is not None and fields[each] is not False)
+            if (name := next(named, None)) is not None:
                 raise bad_request(name, f"is not a field of {_START}; leave it out", "unknown_field")
             return json.dumps({**fields, "type": "session.config", "text_mode": "tokens"})
         if sent.type not in _OURS:
@@ -107,10 +119,15 @@ class _Connection:
         if self._pieces is None:
             raise bad_request("type", f"the first message must be {_START}", "not_configured")
         if sent.type != _CANCEL:
+            if self._ended:
+                raise bad_request("type", f"the text has ended; {_ONE}", "closing")
+            if sent.sequence is None:
+                raise bad_request("sequence", f"is required; the next one is {self._pieces}", "missing_field")
             if sent.sequence != self._pieces:
                 raise bad_request("sequence", f"is {sent.sequence}; the next one is {self._pieces}")
             self._answer = {"type": "input_text.ack", "event": sent.type, "sequence": self._pieces}
             self._pieces += 1
+            self._ended = sent.type == _END
         return msgspec.json.encode({"type": _OURS[sent.type], "text": sent.text}).decode()
 
     async def _send(self, ours: dict[str, Any]) -> None:
@@ -144,7 +161,8 @@ def error_message(error: ApiError) -> dict[str, Any]:
 
 def _translated_error(ours: dict[str, Any]) -> dict[str, Any]:
     named = {name: value for name, value in ours.items() if name not in _LEFT_OUT}
-    return {"type": "error", "error": {**named, "type": ours["error_type"]}}
+    message = _OUR_MESSAGE.sub(lambda found: _THEIRS[found[0]], ours["message"])
+    return {"type": "error", "error": {**named, "message": message, "type": ours["error_type"]}}
 
 
 def _audio(encoding: AudioFormat = AudioFormat.PCM, rate: int = FAMILY.sample_rate) -> dict[str, Any]:

@@ -13,6 +13,7 @@ MAX_WAITING_TEXT = 32_768
 """Characters of sentences that are not spoken yet."""
 MAX_PIECES = 16_384
 """Messages with text of an utterance."""
+_REST = "end it with input.done, and send the rest as another one"
 
 
 class Speak(Struct, frozen=True):
@@ -134,13 +135,13 @@ class Session:
         config = self._configured()
         limit = MAX_TEXT if config.text_mode is TextMode.TOKENS else MAX_UTTERANCE_TEXT
         if self._characters + len(text) > limit:
-            raise _too_much(f"an utterance has at most {limit:,} characters; send input.done and go on")
+            raise _too_much(f"an utterance has at most {limit:,} characters; {_REST}")
         if self._waiting + len(self._splitter.pending) + len(text) > MAX_WAITING_TEXT:
             raise _too_much(
                 f"{self._waiting:,} characters are not spoken yet, and at most {MAX_WAITING_TEXT:,} may wait"
             )
         if self._pieces >= MAX_PIECES:
-            raise _too_much(f"an utterance has at most {MAX_PIECES:,} pieces; send input.done and go on")
+            raise _too_much(f"an utterance has at most {MAX_PIECES:,} pieces; {_REST}")
         return config
 
     def _speak(self, text: str, config: SessionConfig) -> Speak:
