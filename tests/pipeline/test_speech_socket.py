@@ -284,6 +284,8 @@ async def test_errors_name_the_field_and_keep_the_connection(url: str) -> None:
         (message("session.config", voice="nobody"), "invalid_value", "voice"),
         (message("session.config", speaker="nobody"), "invalid_value", "speaker"),
         (message("session.config", speedy=1), "unknown_field", "speedy"),
+        (message("session.config", **TOKENS, request_id="a", speed=2), "invalid_value", "speed"),
+        (message("session.config", **TOKENS, request_id="a", format="wav"), "invalid_value", "format"),
         (message("session.config", **TOKENS), "", None),
         (message("input.text", text=7), "invalid_value", "text"),
         (message("input.text", text="x" * 4097), "text_too_long", "text"),

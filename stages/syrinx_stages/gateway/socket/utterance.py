@@ -39,10 +39,17 @@ async def check_config(service: GatewayService, http: HTTPConnection, config: Se
     fields = structs.replace(config.fields, input="Hello.", lexicon=None)
     with config.sent.naming():
         parsed, _ = await service.parse(fields, "check", time.time(), client_key(http))
-        if config.request_id is not None and parsed.audio != _RESUMABLE:
-            message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate} Hz and speed 1"
-            raise bad_request("response_format", message)
+        if config.request_id is not None:
+            _check_resumable(parsed.audio)
     return structs.replace(parsed.request, lexicon=lexicon_of(config.fields, service.catalog))
+
+
+def _check_resumable(audio: AudioOptions) -> None:
+    """Raises `ApiError` 400 for audio whose samples are not those of the model."""
+    for field, name in (("response_format", "format"), ("sample_rate", "rate"), ("speed", "speed")):
+        if getattr(audio, name) != getattr(_RESUMABLE, name):
+            message = f"an utterance with a request_id needs pcm at {FAMILY.sample_rate:,} Hz and speed 1"
+            raise bad_request(field, message)
 
 
 class Utterance:
