@@ -64,6 +64,9 @@ def test_each_field_is_of_this_api_or_has_one_outcome() -> None:
         ({"extra_params": {"speaker": "Ryan", "max_tokens": 9}}, {"voice": "ryan", "max_new_tokens": 9}),
         ({"extra_params": {"speaker": "ryan", "text": "No."}, "voice": "vivian"}, {"voice": "vivian"}),
         ({"extra_params": []}, {}),
+        ({"extra_params": " "}, {}),
+        ({"input": None, "text": "Hello."}, {}),
+        ({"do_sample": " ", "references": " ", "text": " "}, {}),
     ],
     ids=str,
 )
@@ -105,6 +108,8 @@ def test_references_are_a_reference_and_its_transcript(name: str) -> None:
         ({"extra_params": "{}"}, "extra_params", "is no object"),
         ({"voice_settings": 1}, "voice_settings", "is no object; send speed instead"),
         ({"apply_text_normalization": "some"}, "apply_text_normalization", "send true or false"),
+        ({"do_sample": "some"}, "do_sample", "do_sample: is neither true nor false; send one of them"),
+        ({"speaker": {"name": "bob"}}, "speaker", "speaker: stands for voice.id: is required"),
         ({"speaker": "bob"}, "speaker", "speaker: stands for voice: 'bob' is unknown; accepted: vivian"),
         ({"extra_params": {"voice_id": "bob"}}, "voice_id", "voice_id: stands for voice: 'bob' is unknown"),
         ({"lang_code": "x"}, "lang_code", "lang_code: stands for language: 'x' is unknown"),

@@ -207,7 +207,7 @@ def test_texts_are_normalized_if_the_request_the_resource_or_the_checkpoint_says
             ("input", text, "has no letter or digit; send words")
             for text in ("...", "***", "\U0001f600", "\u200b \u2014", "\x07", "![](https://a.b/c)")
         ),
-        ("input", None, "null is not accepted; send a text"),
+        ("input", None, "input: is required"),
         ("input", ["Hello."], '["Hello."] is not accepted; send a text'),
         ("input", 42, "42 is not accepted; send a text"),
         ("voice", "alto", "accepted: vivian, ryan, alloy"),
@@ -317,6 +317,13 @@ def test_unknown_field_is_refused_by_name(field: str, message: str):
         ('{"input": "a", "extra_params": {"a": ' + "[" * 100_000, "nested too deeply"),
         (b'{"input": "\xff"}', "not JSON in UTF-8"),
         ('{"input": "a", "temperature": 1e999}', "temperature"),
+        *(
+            (
+                f'{{"input": "a", "{name}": 1e999}}',
+                f"{name}: 1e999 is not accepted; it has a number that is out of range",
+            )
+            for name in ("lexicon", "speaker_embedding", "extra_params", "user", "references")
+        ),
         ("{}", "input: is required"),
     ],
 )

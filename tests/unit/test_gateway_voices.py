@@ -67,6 +67,7 @@ INVALID = [
         *((fields, (400, param, "invalid_value")) for fields, param in INVALID),
         *(({name: None}, (400, name, "missing_field")) for name in ("name", "consent", "audio_sample")),
         ({"language": "en"}, (400, "language", "unknown_field")),
+        ({"Name\u202e": "x"}, (400, "Name\ufffd", "unknown_field")),
         ({"type": "prompt", "prompt": "calm"}, (422, "type", "unsupported_by_model")),
     ],
 )

@@ -6,8 +6,10 @@ not for this checkpoint. 426: the path is that of a WebSocket. 429 with `Retry-A
 stage failed. 503 with `Retry-After`: temporarily unavailable.
 """
 
+import difflib
 import json
 import math
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +17,8 @@ from starlette.responses import Response
 
 _MAX_QUOTED = 60
 """Characters of a client's string that an error message quotes."""
+_MAX_PARAM = 100
+"""Characters of a client's field name that `param` repeats."""
 
 
 class ApiError(Exception):
@@ -46,6 +50,14 @@ class ApiError(Exception):
 def bad_request(param: str | None, message: str, code: str = "invalid_value") -> ApiError:
     """400: the request is invalid in itself."""
     return ApiError(400, f"{param}: {message}" if param else message, param=param, code=code)
+
+
+def unknown_field(name: str, of: str, known: Sequence[str], hint: str = "") -> ApiError:
+    """400: there is no such field. of: what has the `known` ones. hint: what to do instead, if it is known."""
+    close = difflib.get_close_matches(name[:_MAX_PARAM], known, 1)
+    hint = hint or (f"did you mean {close[0]}?" if close else f"accepted: {', '.join(known)}")
+    message = f"{quoted(name)} is not a field of {of}: {hint}"
+    return ApiError(400, message, param=printable(name[:_MAX_PARAM]), code="unknown_field")
 
 
 def invalid_key(message: str) -> ApiError:

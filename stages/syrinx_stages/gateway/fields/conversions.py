@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from syrinx_stages.gateway.errors import bad_request, quoted
+from syrinx_stages.gateway.fields.values import truth
 
 Meant = tuple[dict[str, Any], list[str]]
 """The fields of this API that a value means, and the parts of it that have no effect."""
@@ -72,9 +73,16 @@ def references(references: Any) -> Meant:
     audio = [given[name] for name in ("audio", "audio_path", "ref_audio", "data") if given.get(name)]
     if len(audio) != 1:
         raise bad_request(f"{field}[0].audio", "is required: base64 audio, a data: URI or a URL, once")
-    return {"ref_audio": audio[0]} | ({"ref_text": given["text"]} if given.get("text") else {}), []
+    return {"ref_audio": audio[0], "ref_text": given.get("text")}, []
 
 
-def greedy(field: str) -> Callable[[Any], Meant]:
+def greedy(field: str, temperature: str) -> Callable[[Any], Meant]:
     """The form of qwen-tts: false means that a temperature is 0."""
-    return lambda sampled: ({field: 0} if str(sampled).lower() in ("false", "0") else {}, [])
+
+    def convert(sampled: Any) -> Meant:
+        value = truth(sampled.strip().lower() if isinstance(sampled, str) else sampled)
+        if not isinstance(value, bool):
+            raise bad_request(field, "is neither true nor false; send one of them")
+        return {} if value else {temperature: 0}, []
+
+    return convert

@@ -29,6 +29,17 @@ _MAX_REPAIRED_COMMAS = 2**14
 """In a body that is not strict JSON: as many as the longest speaker embedding has."""
 MISSING = re.compile(r"^Object missing required field `(.*)`$")
 """An error of msgspec."""
+_WRONG_TYPE = re.compile(r"^Expected `(\w+)(?: \| null)?`, got `(\w+)`$")
+"""Another one."""
+_TYPES = {
+    "object": "an object",
+    "array": "a list",
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}
+"""Its types, in words."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character outside of Unicode's first plane."""
 _Kind = TypeVar("_Kind")
@@ -45,11 +56,19 @@ def decoding(what: str = "body") -> Iterator[None]:
             raise bad_request(missing[1], "is required", "missing_field") from None
         if not location:
             raise bad_request(None, f"the {what} is not a JSON object: {problem[0].lower()}{problem[1:]}") from None
-        raise bad_request(location.strip(".`"), problem[0].lower() + problem[1:]) from None
+        raise bad_request(location.strip(".`"), _in_words(problem)) from None
     except RecursionError:
         raise bad_request(None, f"the {what} is nested too deeply", "invalid_json") from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise bad_request(None, f"the {what} is not JSON in UTF-8: {error}", "invalid_json") from None
+
+
+def _in_words(problem: str) -> str:
+    """Returns what msgspec says of a value, for people: of a wrong type what it is, and what to send."""
+    if (found := _WRONG_TYPE.match(problem)) is None:
+        return problem[0].lower() + problem[1:]
+    wanted, sent = (_TYPES.get(each, each) for each in found.groups())
+    return f"is {sent}; send {wanted}"
 
 
 def decode(body: RawBody, kind: type[_Kind], what: str = "body") -> _Kind:

@@ -1,7 +1,6 @@
 """Parses the fields of a request: those of `SpeechFields`, and what those of other APIs' clients mean."""
 
 import contextlib
-import difflib
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from msgspec import Raw, Struct, structs
 
 from syrinx_stages.contract.api import SpeechFields
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.gateway.errors import ApiError, bad_request, printable, quoted
+from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unknown_field
 from syrinx_stages.gateway.fields.json_objects import (
     RawBody,
     Sent,
@@ -22,16 +21,12 @@ from syrinx_stages.gateway.fields.json_objects import (
     take_out_references,
 )
 from syrinx_stages.gateway.fields.peers import FOREIGN
-from syrinx_stages.gateway.fields.values import fields_of
+from syrinx_stages.gateway.fields.values import decoded, fields_of, is_empty
 
-_MAX_PARAM = 100
-"""Characters of a client's field name that `param` repeats."""
 _EXTRA = "extra_params"
 """More fields, of vLLM-Omni's clients: those of the request itself come first."""
 _MAX_EXTRA = 64 * 1024
 """Maximum size of `extra_params` in bytes."""
-_NOTHING = (b"null", b'""', b"[]")
-"""Values of `extra_params` that add nothing; PHP writes an empty object as an array."""
 _MAX_NAMED = 8
 """Maximum number of the parts of a value that warnings name."""
 
@@ -107,8 +102,8 @@ class _Values:
         """Adds what a field of another API means."""
         field = FOREIGN.get(name)
         if field is None:
-            raise _unknown_field(name, self.kind)
-        value = msgspec.json.decode(raw)
+            raise unknown_field(name, "this request", sorted(self._fields))
+        value = decoded(name, raw)
         if field.asks_for_nothing(value):
             return
         if field.refused:
@@ -126,11 +121,13 @@ class _Values:
         try:
             value = self._fields[target].read(Raw(msgspec.json.encode(given)))
         except ApiError as error:
-            raise error.renamed(name, f"stands for {target}: ") from None
+            raise error.renamed(name, f"stands for {error.param}: ") from None
+        if target not in self.values:
+            self.names[target] = name
         if value is None:
             return
         if target not in self.values:
-            self.values[target], self.names[target] = value, name
+            self.values[target] = value
         elif self.values[target] != value:
             raise bad_request(name, f"stands for {target}, which has another value; leave one of them out")
 
@@ -139,9 +136,9 @@ def _add_extra(raw: Raw, found: _Values) -> None:
     """Adds the fields in `extra_params` to those that the body itself does not have."""
     if len(bytes(raw)) > _MAX_EXTRA:
         raise bad_request(_EXTRA, f"has {len(bytes(raw)):,} bytes; at most {_MAX_EXTRA:,} are accepted")
-    if bytes(raw) in _NOTHING:
+    if is_empty(value := decoded(_EXTRA, raw)) or value is None:
         return
-    if not bytes(raw).startswith(b"{"):
+    if not isinstance(value, dict):
         raise bad_request(_EXTRA, "is no object; send one with the fields")
     sent = msgspec.json.decode(raw, type=Sent)
     known = fields_of(FAMILY.request_fields).keys() | FOREIGN.keys()
@@ -153,11 +150,3 @@ def _add_extra(raw: Raw, found: _Values) -> None:
         found.values[name] = extra.values[name]
         if name in extra.names:
             found.names[name] = extra.names[name]
-
-
-def _unknown_field(name: str, kind: type[SpeechFields]) -> ApiError:
-    known = sorted(fields_of(kind))
-    close = difflib.get_close_matches(name[:_MAX_PARAM], known, 1)
-    hint = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(known)}"
-    message = f"{quoted(name)} is not a field of this request: {hint}"
-    return ApiError(400, message, param=printable(name[:_MAX_PARAM]), code="unknown_field")

@@ -81,10 +81,12 @@ class PeerField(Struct, frozen=True):
 
     def asks_for_nothing(self, value: Any) -> bool:
         """Returns whether a request without the field is the same."""
+        if isinstance(value, str):
+            value = value.strip().lower()
         if self.convert is not None:
             return value in (None, "", [], {})
         if isinstance(value, str):
-            value = truth(value.strip().lower())
+            value = truth(value)
             with contextlib.suppress(ValueError):
                 value = float(value)
         return not value or (self.nothing is not None and value == self.nothing)
@@ -100,6 +102,10 @@ def _alias(name: str, of: str, *clients: Client) -> PeerField:
 
 def _meant(name: str, means: str, convert: Callable[[Any], Meant], *clients: Client) -> PeerField:
     return PeerField(name, clients, means=means, convert=convert)
+
+
+def _sampled(name: str, temperature: str) -> PeerField:
+    return _meant(name, f"false: `{temperature}` 0", conversions.greedy(name, temperature), QWEN)
 
 
 def _ignored(name: str, why: str, *clients: Client, nothing: float | None = None) -> PeerField:
@@ -163,8 +169,8 @@ PEER_FIELDS: Sequence[PeerField] = (
     _meant("output_format", "`response_format` and `sample_rate`: `pcm_16000`", conversions.output_format, ELEVENLABS),
     _alias("max_tokens", "max_new_tokens", CHAT, MLX_AUDIO),
     _alias("max_completion_tokens", "max_new_tokens", CHAT),
-    _meant("do_sample", "false: `temperature` 0", conversions.greedy("temperature"), QWEN),
-    _meant("subtalker_dosample", "false: `subtalker_temperature` 0", conversions.greedy("subtalker_temperature"), QWEN),
+    _sampled("do_sample", "temperature"),
+    _sampled("subtalker_dosample", "subtalker_temperature"),
     _meant("references", "`ref_audio` and `ref_text`, of one `{audio, text}`", conversions.references, *_SERVERS, FISH),
     _meant("normalization_options", "its `normalize`", conversions.normalization, KOKORO),
     _meant("apply_text_normalization", "`normalize`, unless it is `auto`", conversions.text_normalization, ELEVENLABS),
@@ -238,7 +244,8 @@ send these fields to [`POST /v1/audio/speech`](api.md), in the items of a batch 
   Errors name the field that was sent.
 - A field without effect is named in the `Warning` header, or in the `warnings` and messages of batches and WebSockets.
 - A field that cannot be served is refused with 400 and the reason.
-- A value that asks for nothing (null, false, 0, empty, also as text) is always accepted.
+- Of the last two, a value that asks for nothing (null, false, 0, empty, also as text) is accepted.
+- A field that stands for one of this API counts as absent if it is null or blank.
 
 """
 

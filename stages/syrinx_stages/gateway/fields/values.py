@@ -35,10 +35,12 @@ class Field(Struct, frozen=True):
 
     def read(self, sent: Raw) -> Any:
         """Returns the value, None if it is not given: null, blank or without parts. Raises `ApiError` 400."""
+        if bytes(sent) == b"null":
+            return None
         try:
             value = self._scalar(sent) if self.scalar is not None else msgspec.json.decode(sent, type=self.type)
         except msgspec.ValidationError as error:
-            if self.has_parts and _is_empty(msgspec.json.decode(sent)):
+            if self.has_parts and is_empty(decoded(self.name, sent)):
                 return None
             raise self._error(sent, str(error)) from None
         return None if isinstance(value, str) and not (self.required or value.strip()) else value
@@ -70,7 +72,16 @@ class Field(Struct, frozen=True):
         return bad_request(self.name, f"{_shown(sent)} is not accepted; {advice}")
 
 
-def _is_empty(value: Any) -> bool:
+def decoded(name: str, sent: Raw) -> Any:
+    """Returns the value of a field that has another type than its own, or none. Raises `ApiError` 400."""
+    try:
+        return msgspec.json.decode(sent)
+    except msgspec.DecodeError:
+        # A part of a valid body: only its numbers were not decoded before.
+        raise bad_request(name, f"{_shown(sent)} is not accepted; it has a number that is out of range") from None
+
+
+def is_empty(value: Any) -> bool:
     """Returns whether a list or an object has no parts: PHP writes both as a list, and forms as a text."""
     return value == [] or (isinstance(value, str) and not value.strip())
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from syrinx_stages.gateway.errors import ApiError, bad_request, quoted, unsupported
+from syrinx_stages.gateway.errors import bad_request, quoted, unknown_field, unsupported
 from syrinx_stages.gateway.speech.texts import check_text, without_controls
 
 MAX_NAME = 64
@@ -89,14 +89,14 @@ def parse_upload(form: Sequence[tuple[str, str | Sample]], embedding_size: int) 
     fields = _unique(form)
     texts = {name: _text(name, fields) for name in FIELDS if name != "audio_sample"}
     if (texts["type"] or "audio_sample").strip().lower() != "audio_sample":
-        raise unsupported("type", f"{quoted(str(texts['type']))} voices cannot be made here; send audio_sample")
+        raise unsupported("type", f"{quoted(str(texts['type']))} is not supported; send audio_sample, or leave it out")
     if unknown := next((name for name in fields if name not in (*FIELDS, *_SAMPLES)), None):
-        hint = _HINTS.get(unknown, f"accepted: {', '.join(FIELDS)}")
-        raise ApiError(400, f"{quoted(unknown)} is not a field of a voice: {hint}", param=unknown, code="unknown_field")
+        raise unknown_field(unknown, "a voice", FIELDS, _HINTS.get(unknown, ""))
     (sample_field, sample), embedding = _sample(fields), texts["speaker_embedding"]
     if (sample is None) is (embedding is None):
-        problem = "is required: a file with speech" if sample is None else "and speaker_embedding exclude each other"
-        raise bad_request(sample_field, problem, "missing_field" if sample is None else "invalid_value")
+        if sample is None:
+            raise bad_request(sample_field, "is required: a file with speech", "missing_field")
+        raise bad_request(sample_field, "excludes speaker_embedding; leave one of them out")
     if embedding is not None and texts["ref_text"] is not None:
         raise bad_request("ref_text", "has no effect with speaker_embedding; leave one of them out")
     return Upload(
