@@ -149,7 +149,7 @@ async def test_openais_client_makes_uses_and_deletes_a_voice(running: Cloning):
     assert (deleted.id, deleted.deleted, deleted.object) == (voice.id, True, "audio.voice.deleted")
     with pytest.raises(openai.BadRequestError, match="is not among your voices"):
         await client.audio.speech.create(voice={"id": voice.id}, **fields)
-    with pytest.raises(openai.UnprocessableEntityError, match="type: 'prompt' voices cannot be made"):
+    with pytest.raises(openai.UnprocessableEntityError, match="type: 'prompt' is not supported; send audio_sample"):
         await client.audio.voices.create(type="prompt", name="Anna", prompt="a calm voice")
 
 

@@ -126,11 +126,27 @@ def test_a_value_without_a_meaning_is_refused(sent: dict[str, Any], param: str, 
     assert message in error.message
 
 
-@pytest.mark.parametrize("text", [None, "", " ", "?!"])
-def test_an_unusable_text_is_named_as_it_was_sent(text: str | None) -> None:
-    with pytest.raises(ApiError, match=r"^text: stands for input") as caught:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, ", which is required"),
+        ("", ": is empty; send the text"),
+        (" ", ": is empty; send the text"),
+        ("?!", ": has no letter or digit; send words"),
+    ],
+)
+def test_an_unusable_text_is_named_as_it_was_sent(text: str | None, problem: str) -> None:
+    with pytest.raises(ApiError) as caught:
         parsed_json(json.dumps({"text": text}))
+    assert caught.value.message == f"text: stands for input{problem}"
     assert caught.value.param == "text"
+
+
+def test_a_part_of_a_reference_that_is_missing_is_named_as_its_whole() -> None:
+    reference = [{"audio": "QUJD"}]
+    assert refused(BASE, references=reference).message.startswith("references: stands for ref_text: is required")
+    error = refused(BASE, references=reference, extra_params={"ref_text": "?!"})
+    assert error.message == "ref_text: has no letter or digit; send words"
 
 
 def test_a_name_that_all_items_share_is_that_of_the_batch_unless_an_item_has_its_own() -> None:

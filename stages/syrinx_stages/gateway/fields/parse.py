@@ -70,17 +70,10 @@ def parse_object(sent: Sent, kind: type[SpeechFields]) -> Parsed:
         found = _Values(sent, kind)
         if _EXTRA in sent:
             _add_extra(sent[_EXTRA], found)
-    missing = (each.name for each in fields_of(kind).values() if each.required and each.name not in found.values)
-    if (name := next(missing, None)) is not None:
-        raise _missing(name, sent)
+        for each in fields_of(kind).values():
+            if each.required and each.name not in found.values:
+                found.require(each.name, sent)
     return Parsed(kind(**found.values), found.warnings, found.names)
-
-
-def _missing(name: str, sent: Sent) -> ApiError:
-    """400: a field has no value; it names a field of another API that the client has sent for it."""
-    alias = next((each for each in sent if each in FOREIGN and FOREIGN[each].stands_for == name), None)
-    problem = "is required" if alias is None else f"stands for {name}, which is required"
-    return bad_request(alias or name, problem, "missing_field")
 
 
 class _Values:
@@ -97,6 +90,15 @@ class _Values:
         for name, raw in sent.items():
             if name not in self._fields and name != _EXTRA:
                 self._translate(name, raw)
+
+    def require(self, name: str, sent: Sent) -> None:
+        """Adds the blank value of a required field that was sent under another name. Raises 400 if there is none."""
+        alias = next((each for each in sent if each in FOREIGN and FOREIGN[each].stands_for == name), None)
+        if alias is None:
+            raise bad_request(name, "is required", "missing_field")
+        if not isinstance(value := decoded(alias, sent[alias]), str):
+            raise bad_request(alias, f"stands for {name}, which is required", "missing_field")
+        self.values[name], self.names[name] = value, alias
 
     def _translate(self, name: str, raw: Raw) -> None:
         """Adds what a field of another API means."""
@@ -148,5 +150,6 @@ def _add_extra(raw: Raw, found: _Values) -> None:
     found.warnings += extra.warnings
     for name in extra.values.keys() - found.values.keys() - {"input"}:
         found.values[name] = extra.values[name]
+        found.names.pop(name, None)
         if name in extra.names:
             found.names[name] = extra.names[name]
