@@ -34,7 +34,7 @@ CLONE = {"text": "Hello.", "reference_text": "Yeah.", "frames": 4}
         ("custom_voice", "1b7", CUSTOM | {"language": "latin"}, "language", "accepted: auto, chinese, english, german"),
         ("custom_voice", "1b7", CUSTOM | {"language": "beijing_dialect"}, "language", "is unknown"),
         ("custom_voice", "0b6", CUSTOM | {"instructions": "Sing."}, "instructions", "does not follow"),
-        ("custom_voice", "1b7", CUSTOM | {"text": ""}, "input", "is empty"),
+        ("custom_voice", "1b7", CUSTOM | {"text": ""}, "input", "has no letter or digit"),
         ("base", "1b7", CLONE | {"instructions": "Sing."}, "instructions", "does not follow"),
         ("base", "1b7", CLONE | {"reference_text": None}, "ref_text", "needed unless x_vector_only_mode"),
     ],
