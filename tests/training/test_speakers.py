@@ -8,7 +8,7 @@ from syrinx_stages.contract.family import FAMILY
 from training.config import BASE, BASE_SMOKE, UNSEEN_VARIANTS, VARIANTS
 from training.data import synthesis
 from training.data.corpus import Sentence
-from training.data.speakers import MAX_PITCH, MAX_SCALE, MIN_PITCH, Timbre, draw
+from training.data.speakers import MAX_PITCH, MAX_SCALE, MIN_PITCH, Timbre, draw, invent
 
 SENTENCE = Sentence("The old teacher found a bag near the river.", "english")
 
@@ -20,6 +20,28 @@ def test_draws_are_reproducible_and_within_their_ranges() -> None:
     pitches, scales = zip(*((each.pitch, each.scale) for each in speakers.timbres.values()), strict=True)
     assert MIN_PITCH <= min(pitches) < 40 and 60 < max(pitches) <= MAX_PITCH
     assert 1 / MAX_SCALE - 1e-3 <= min(scales) < 0.95 and 1.05 < max(scales) <= MAX_SCALE + 1e-3
+
+
+def test_invented_speakers_have_variants_of_their_own() -> None:
+    speakers = invent(40, 3)
+    assert speakers == invent(40, 3) != invent(40, 4)
+    assert len({each.variant for each in speakers.timbres.values()}) == 40
+
+
+def test_a_timbres_variant_is_heard_and_does_not_outlast_its_utterance() -> None:
+    def said(variant: str) -> synthesis.Samples:
+        return synthesis.utterance(SENTENCE, "en-us", 158, Timbre(variant=variant))
+
+    low, plain, high, again = map(said, ("name x\npitch 60 70\n", "", "name x\npitch 200 210\n", ""))
+    assert fundamental(low) < 80 < 180 < fundamental(high)
+    assert fundamental(again) == pytest.approx(fundamental(plain), rel=0.02)
+
+
+@pytest.mark.parametrize("speaker", ["invented-0", "invented-1"])
+def test_invented_speakers_are_audible(speaker: str) -> None:
+    """And below full scale."""
+    samples = synthesis.reading(BASE.synthesis, SENTENCE, speaker, 158)
+    assert 3_000 < np.abs(samples.astype(int)).max() < 32_000
 
 
 def centroid(samples: synthesis.Samples) -> float:
@@ -52,7 +74,7 @@ def test_pitch_does_not_outlast_its_utterance() -> None:
 def test_training_never_hears_the_unseen_speakers() -> None:
     assert not set(VARIANTS) & set(UNSEEN_VARIANTS)
     names = list(BASE.synthesis.speakers)
-    assert len(names) == 500 and len(BASE.synthesis.unseen) == 20
+    assert len(names) == 2_020 and len(BASE.synthesis.unseen) == 20
     assert {name.rpartition("-")[0] for name in BASE.synthesis.unseen} == set(UNSEEN_VARIANTS)
     config = structs.replace(BASE_SMOKE.synthesis, sentences_per_round=24, sentences_per_shard=24)
     shard = synthesis.make_shard(config, [SENTENCE] * 24, 0, 0)

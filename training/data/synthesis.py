@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import tempfile
 from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
@@ -46,6 +47,8 @@ GAIN = 0.75
 """espeak-ng reaches full scale at times, and models overshoot a little; the output has to stay below -1 dB."""
 PLAIN = Timbre()
 """espeak-ng's own."""
+_VARIANT = "drawn"
+"""The variant whose file is a timbre's."""
 
 
 @cache
@@ -55,33 +58,57 @@ class Espeak:
     def __init__(self) -> None:
         """Raises OSError if the library cannot read its data."""
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
-        data = espeakng_loader.get_data_path()
-        rate = self._library.espeak_Initialize(_AUDIO_OUTPUT_RETRIEVAL, 0, data.encode(), _INITIALIZE_DONT_EXIT)
+        self._directory = tempfile.TemporaryDirectory()
+        data = Path(self._directory.name)
+        self._variants = _link_data(data)
+        rate = self._library.espeak_Initialize(_AUDIO_OUTPUT_RETRIEVAL, 0, bytes(data), _INITIALIZE_DONT_EXIT)
         if rate != _ESPEAK_RATE:
             raise OSError(f"espeak-ng: no voices in {data} (espeak_Initialize: {rate})")
         self._chunks: list[Samples] = []
         self._callback = _CALLBACK(self._receive)
         self._library.espeak_SetSynthCallback(self._callback)
-        self._voice = ""
+        self._voice = "", ""
 
     def _receive(self, samples: ctypes._Pointer[ctypes.c_short], count: int, _: object) -> int:
         if samples and count > 0:
             self._chunks.append(np.ctypeslib.as_array(samples, shape=(count,)).copy())
         return 0
 
-    def synthesize(self, text: str, voice: str, words_per_minute: int, pitch: int) -> Samples:
-        """Returns 16-bit samples at espeak-ng's rate. pitch: 0 to 99. Raises ValueError for an unknown voice."""
-        if voice != self._voice:
-            if self._library.espeak_SetVoiceByName(voice.encode()):
-                raise ValueError(f"espeak-ng has no voice {voice!r}")
-            self._voice = voice
+    def synthesize(self, text: str, voice: str, words_per_minute: int, timbre: Timbre) -> Samples:
+        """Returns 16-bit samples at espeak-ng's rate; the timbre's scale is not applied.
+
+        Raises ValueError for an unknown voice.
+        """
+        self._set_voice(voice, timbre.variant)
         self._library.espeak_SetParameter(_RATE_PARAMETER, words_per_minute, 0)
-        self._library.espeak_SetParameter(_PITCH_PARAMETER, pitch, 0)
+        self._library.espeak_SetParameter(_PITCH_PARAMETER, timbre.pitch, 0)
         self._chunks = []
         data = text.encode() + b"\0"
         self._library.espeak_Synth(data, len(data), 0, 1, 0, _UTF8_END_PAUSE, None, None)
         self._library.espeak_Synchronize()
         return np.concatenate(self._chunks) if self._chunks else np.zeros(0, np.int16)
+
+    def _set_voice(self, voice: str, variant: str) -> None:
+        if self._voice == (voice, variant):
+            return
+        name = voice
+        if variant:
+            (self._variants / _VARIANT).write_text(variant)
+            name = f"{voice}+{_VARIANT}"
+        if self._library.espeak_SetVoiceByName(name.encode()):
+            raise ValueError(f"espeak-ng has no voice {voice!r}")
+        self._voice = voice, variant
+
+
+def _link_data(directory: Path) -> Path:
+    """Makes a directory with espeak-ng's data; returns its directory of variants, to which files can be added."""
+    data, variants = Path(espeakng_loader.get_data_path()), Path("voices", "!v")
+    (directory / variants).mkdir(parents=True)
+    for folder in (Path(), variants):
+        for entry in (data / folder).iterdir():
+            if entry.name != "voices":
+                (directory / folder / entry.name).symlink_to(entry)
+    return directory / variants
 
 
 def utterance(sentence: Sentence, voice: str, words_per_minute: int, timbre: Timbre = PLAIN) -> Samples:
@@ -90,7 +117,7 @@ def utterance(sentence: Sentence, voice: str, words_per_minute: int, timbre: Tim
     Empty if espeak-ng produces no audible sound. Raises ValueError for an unknown voice.
     """
     # Resampling changes the tempo as well, so the speech is synthesized at another one.
-    raw = Espeak().synthesize(sentence.spoken(), voice, round(words_per_minute / timbre.scale), timbre.pitch)
+    raw = Espeak().synthesize(sentence.spoken(), voice, round(words_per_minute / timbre.scale), timbre)
     audible = np.flatnonzero(np.abs(raw.astype(np.int32)) > _SILENCE_THRESHOLD)
     if not len(audible):
         return raw[:0]
