@@ -4,10 +4,10 @@ all         all steps up to the checkpoint
 corpus      build the text corpus                  corpus.txt
 codec       train the codec                        codec.pt, codec.jsonl
 speaker     train the speaker encoder              speaker.pt, speaker.jsonl
+encoder     train the encoder of cloning's codes   encoder.pt, encoder.jsonl
 codes       synthesize and encode one round        audio/round-00/, codes-00.npz
 talker      train talker and code predictor        talker.pt, talker.jsonl, tokenizer/
 finetune    train the codec's decoder further      decoder.pt, decoder.jsonl
-encoder     train the encoder of reference audio   encoder.pt, encoder.jsonl
 export      write the checkpoint                   checkpoint/
 durations   measure how long its speech is         generation_config.json of the checkpoint
 speak       generate test sentences                spoken/
@@ -39,6 +39,7 @@ from training.data import codes, corpus, synthesis
 from training.data.corpus import Sentence
 from training.judging import clone, durations
 from training.judging.speak import SHOWN, Case, Speaker, Utterance, case_utterances, cases, read, show, write
+from training.run import is_finished
 from training.talker import train as talker
 
 _PRESETS = {"full": FULL, "base": BASE, "smoke": SMOKE, "base-smoke": BASE_SMOKE}
@@ -47,10 +48,10 @@ _STEPS = (
     "corpus",
     "codec",
     "speaker",
+    "encoder",
     "codes",
     "talker",
     "finetune",
-    "encoder",
     "export",
     "durations",
     "speak",
@@ -147,7 +148,7 @@ class Steps:
         if self.config.cloning is None:
             return None
         trainer = self._speaker_trainer(device)
-        if not trainer.run.finished:
+        if not is_finished(trainer.run.path):
             raise ValueError(f"{trainer.run.path}: run the step `speaker` first")
         return trainer.encoder.eval().requires_grad_(False)
 
@@ -160,16 +161,13 @@ class Steps:
         return trainer.train(audio, self.time_is_up, _log)
 
     def encoder(self) -> bool:
-        """Trains the encoder of reference audio on the audio of the fine-tuning."""
+        """Trains the encoder of voice cloning on the codec's audio."""
         trainer = reference_encoder.Trainer(self.config, self.out, self.device)
         if trainer.run.finished:
             return True
-        trained = codec.load(self.config, self.out, self.device)
-        audio = codec_loss.load_audio(self._last_shards(), self.config.codec.hours, self.device)
-        finished = trainer.train(trained, audio, self.time_is_up, _log)
-        if finished:
-            codes.delete_audio(self.audio, self.config.synthesis.rounds)
-        return finished
+        teacher = codec.load_teacher(self.config, self.out, self.device)
+        audio = codec_loss.load_audio(self._shards(0), self.config.codec.hours, self.device)
+        return trainer.train(teacher, audio, self.time_is_up, _log)
 
     def _last_shards(self) -> Generator[Path]:
         """Yields the shards of a round that the talker does not learn from, about as many as the codec needs."""
@@ -193,7 +191,6 @@ class Steps:
         self._tokenizer()
         options = ["--out", str(self.out), "--preset", args.preset, "--workers", str(max(1, args.workers - 2))]
         options += ["--device", args.device] if args.device else []
-        options += ["--speaker-steps", str(args.speaker_steps)] if args.speaker_steps else []
         with codes.round_loader(self.out, self.config.synthesis.rounds, options, _log) as load_round:
             trainer = talker.Trainer(self.config, self.out, self.device)
             return trainer.train(sentences, load_round, self.time_is_up, _log)
@@ -204,8 +201,7 @@ class Steps:
             return True
         audio = codec_loss.load_audio(self._last_shards(), self.config.codec.hours, self.device)
         finished = codec.train(self.config, audio, self.out, self.device, self.time_is_up, _log, decoder_only=True)
-        # `encoder` needs the audio, too.
-        if finished and self.config.cloning is None:
+        if finished:
             codes.delete_audio(self.audio, self.config.synthesis.rounds)
         return finished
 
@@ -213,13 +209,9 @@ class Steps:
         """Writes the checkpoint of the current state of training."""
         cpu = torch.device("cpu")
         trainer = talker.Trainer(self.config, self.out, cpu)
-        decoder = codec.load(self.config, self.out, cpu).decoder
-        references = None
-        if (speaker_encoder := self._speaker_encoder(cpu)) is not None:
-            codec_encoder = reference_encoder.Trainer(self.config, self.out, cpu).encoder
-            references = export.References(speaker_encoder, codec_encoder)
+        trained, speaker_encoder = codec.load(self.config, self.out, cpu), self._speaker_encoder(cpu)
         path = self.out / "checkpoint"
-        size = export.export(self.config, trainer.talker, decoder, references, self.out / "tokenizer", path)
+        size = export.export(self.config, trainer.talker, trained, speaker_encoder, self.out / "tokenizer", path)
         _log(f"export: {self.out / 'checkpoint'}: {size} bytes after {trainer.run.step} steps")
         return True
 
@@ -304,8 +296,10 @@ class Steps:
         # The codec's audio is not needed any more once round 0 is encoded.
         clones = self.config.cloning is not None
         encoded = codes.codes_path(self.out, 0).exists()
-        has_codec = self.corpus() and (encoded or (self.codec() and (not clones or self.speaker())))
-        trained = has_codec and self.talker() and self.finetune() and (not clones or self.encoder())
+        has_codec = self.corpus() and (
+            encoded or (self.codec() and (not clones or (self.speaker() and self.encoder())))
+        )
+        trained = has_codec and self.talker() and self.finetune()
         if (self.out / "talker.pt").exists():
             self.export()
         return trained

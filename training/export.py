@@ -3,17 +3,18 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from safetensors.torch import save
 from torch import Tensor, float16, nn, no_grad
 
-from syrinx_stages.model.codec.decoder import CodecDecoder, Quantizer
+from syrinx_stages.model.codec.decoder import Quantizer
 from syrinx_stages.model.layers import checkpoint_tensors
 from syrinx_stages.model.speaker_encoder import SpeakerEncoder
 from syrinx_stages.model.talker import Talker
 from training.checkpoint import TOKENIZER_FILES, codec_settings, model_settings
 from training.codec import reference_encoder
+from training.codec.model import Codec
 from training.codec.reference_encoder import ReferenceEncoder
 from training.config import TrainingConfig
 from training.talker.forward import share_norms
@@ -45,13 +46,6 @@ def _write(directory: Path, settings: dict[str, Any], weights: dict[str, Tensor]
     (directory / "model.safetensors").write_bytes(save(tensors))
 
 
-class References(NamedTuple):
-    """The encoders of reference audio, for voice cloning."""
-
-    speaker: SpeakerEncoder
-    codec: ReferenceEncoder
-
-
 def _use_once(quantizer: Quantizer) -> None:
     """Changes the codebooks to entries with a usage of 1."""
     with no_grad():
@@ -61,40 +55,42 @@ def _use_once(quantizer: Quantizer) -> None:
                 book.cluster_usage.fill_(1)
 
 
-def _export_codec(config: TrainingConfig, decoder: CodecDecoder, references: References | None, path: Path) -> None:
+def _export_codec(config: TrainingConfig, codec: Codec, path: Path) -> None:
     """Writes `speech_tokenizer/`. Changes the decoder's codebooks to entries with a usage of 1."""
+    encoder, decoder = codec
     _use_once(decoder.quantizer)
     settings, weights = codec_settings(config.codec), _module_tensors(decoder, "decoder")
-    if references is not None and config.cloning is not None:
+    if config.cloning is not None and isinstance(encoder, ReferenceEncoder):
         settings["encoder_config"] = reference_encoder.settings(config.cloning, config.codec)
-        encoder = reference_encoder.tensors(references.codec, decoder.quantizer)
-        weights |= {f"encoder.{name}": tensor for name, tensor in encoder.items()}
+        tensors = reference_encoder.tensors(encoder, decoder.quantizer)
+        weights |= {f"encoder.{name}": tensor for name, tensor in tensors.items()}
     _write(path, settings, weights)
 
 
 def export(
     config: TrainingConfig,
     talker: Talker,
-    decoder: CodecDecoder,
-    references: References | None,
+    codec: Codec,
+    speaker_encoder: SpeakerEncoder | None,
     tokenizer: Path,
     directory: Path,
 ) -> int:
-    """Writes a whole checkpoint and returns its weights' size in bytes. tokenizer: directory of the tokenizer's files.
+    """Writes a whole checkpoint and returns its weights' size in bytes.
 
+    speaker_encoder: for voice cloning. tokenizer: directory of the tokenizer's files.
     Raises ValueError if the weights exceed `MAX_BYTES`.
     """
     share_norms(talker)
     weights = _module_tensors(talker, "talker")
-    if references is not None:
-        weights |= _module_tensors(references.speaker, "speaker_encoder")
+    if speaker_encoder is not None:
+        weights |= _module_tensors(speaker_encoder, "speaker_encoder")
     _write(directory, model_settings(config, tokenizer), weights)
     # The gateway then writes numbers as words, which the voice speaks better, and divides long texts into sentences.
     generation = {"normalize": True, "single_sentences": True}
     (directory / "generation_config.json").write_text(json.dumps(generation, indent=1) + "\n")
     for name in TOKENIZER_FILES:
         shutil.copyfile(tokenizer / name, directory / name)
-    _export_codec(config, decoder, references, directory / "speech_tokenizer")
+    _export_codec(config, codec, directory / "speech_tokenizer")
     size = sum(path.stat().st_size for path in directory.rglob("*.safetensors"))
     if size > MAX_BYTES:
         raise ValueError(f"the checkpoint's weights have {size} bytes; the limit is {MAX_BYTES}")

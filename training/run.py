@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from training.config import TrainingConfig
 Log = Callable[[str], None]
 ShouldStop = Callable[[], bool]
 """Asked before each step; True ends training early."""
+_Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 _WARMUP_STEPS = 200
 _DECAY_SHARE = 0.3
@@ -43,6 +44,13 @@ def learning_rate(peak: float, step: int, steps: int) -> float:
     return peak * min(1.0, warmup, decay)
 
 
+def compiled(function: _Callable, config: TrainingConfig, device: torch.device) -> _Callable:
+    """Returns a function or a module compiled, on a GPU if the config wants that; else as it is."""
+    if not config.compile or device.type != "cuda":
+        return function
+    return cast(_Callable, torch.compile(function))
+
+
 def seeded_generator(device: torch.device, *seeds: int) -> torch.Generator:
     """Returns a random generator that depends on `seeds` alone."""
     mixed = 0
@@ -55,6 +63,14 @@ class _SkippingAdamW(torch.optim.AdamW):
     """AdamW that skips the update on the device where `found_inf` is 1, without a host sync (like `GradScaler`)."""
 
     found_inf: Tensor
+
+
+def is_finished(path: Path) -> bool:
+    """Returns True if the run with the state file `path` exists and did all of its steps."""
+    if not path.exists():
+        return False
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return bool(state["step"] >= state["steps"])
 
 
 class TrainingRun:
@@ -119,7 +135,8 @@ class TrainingRun:
         """Writes the state file atomically."""
         unfinished = self.path.with_suffix(".unfinished")
         state: dict[str, Any] = {name: module.state_dict() for name, module in self._modules.items()}
-        state |= {"optimizer": self._optimizer.state_dict(), "step": self.step, "data_position": self.data_position}
+        state |= {"optimizer": self._optimizer.state_dict(), "step": self.step, "steps": self.steps}
+        state |= {"data_position": self.data_position}
         torch.save(state, unfinished)
         unfinished.replace(self.path)
 

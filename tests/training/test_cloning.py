@@ -252,7 +252,7 @@ def test_verifier_tells_speakers_apart() -> None:
     assert similarities.diagonal().min() > 0.7
 
 
-def test_codes_need_a_trained_speaker_encoder(tmp_path: Path) -> None:
+def test_codes_need_a_trained_encoder(tmp_path: Path) -> None:
     small.prepare_run(tmp_path / "run", BASE_SMOKE)
-    with pytest.raises(ValueError, match="run the step `speaker` first"):
+    with pytest.raises(ValueError, match="run the step `encoder` first"):
         main(["codes", "--out", str(tmp_path / "run"), "--preset", "base-smoke", "--device", "cpu"])

@@ -12,7 +12,7 @@ from support import training as small
 from syrinx_stages.contract.messages import TaskType
 from syrinx_stages.model.checkpoint import Checkpoint
 from syrinx_stages.model.describe import describe
-from training.cli import main
+from training.cli import UNFINISHED, main
 from training.config import BASE_SMOKE
 from training.data import corpus
 from training.judging import clone, speak
@@ -77,13 +77,14 @@ def test_tensors_have_the_official_names(out: Path) -> None:
 
 
 def test_number_of_steps_is_an_option(tmp_path: Path) -> None:
-    """Of both encoders. Rounds are encoded once the speaker encoder has trained for that number of steps."""
+    """Of both encoders. Rounds are encoded once both have trained for that number of steps."""
     small.prepare_run(tmp_path / "run", BASE_SMOKE)
-    assert run("speaker", tmp_path / "run", "--speaker-steps", "3") == 0
+    assert run("encoder", tmp_path / "run", "--encoder-steps", "2") == 0
+    assert run("speaker", tmp_path / "run", "--speaker-steps", "3", "--seconds", "0") == UNFINISHED
     with pytest.raises(ValueError, match="run the step `speaker` first"):
         run("codes", tmp_path / "run")
-    assert run("codes", tmp_path / "run", "--speaker-steps", "3") == 0
-    assert run("encoder", tmp_path / "run", "--encoder-steps", "2") == 0
+    assert run("speaker", tmp_path / "run", "--speaker-steps", "3") == 0
+    assert run("codes", tmp_path / "run") == 0
     steps = {name: torch.load(tmp_path / "run" / f"{name}.pt", weights_only=True)["step"] for name in ENCODERS}
     assert steps == {"speaker": 3, "encoder": 2}
 

@@ -7,7 +7,9 @@ The encoder, which only training needs, is causal. With a non-causal encoder the
 future: the talker learns to read it from the codes it is fed, ignores the text, and babbles in free-running generation.
 """
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,9 @@ from training.checkpoint import decoder_config
 from training.codec import forward as codec_forward
 from training.config import CodecConfig
 from training.run import seeded_generator
+
+if TYPE_CHECKING:
+    from training.codec.reference_encoder import ReferenceEncoder
 
 _HOP, _WINDOW = 240, 1_024
 LOOKAHEAD = _WINDOW // 2 - _HOP
@@ -199,9 +204,10 @@ def _quantize(part: ResidualQuantizer, x: Tensor, depth: Tensor | None, updater:
 
 
 class Codec(NamedTuple):
-    """The modules that are trained together."""
+    """An encoder, and the decoder with the codebooks."""
 
-    encoder: Encoder
+    encoder: Encoder | ReferenceEncoder
+    """The one trained with the decoder, or for voice cloning the service's, which learns from it."""
     decoder: CodecDecoder
 
 

@@ -1,8 +1,9 @@
-"""Trains the encoder of reference audio: a small Mimi that gives the codes of the trained codec.
+"""Trains the encoder of voice cloning: a small Mimi that gives the vectors of the trained codec's.
 
 The service encodes reference audio with transformers' Mimi, which works on samples. Trained on samples, a codec's
-encoder needs far more steps than the one in `codec_model.py`, which starts from spectrograms; so that one is trained
-first, and Mimi learns to give its vectors. Mimi's transformer is left out: its convolutions see enough of the past.
+encoder needs far more steps than the one in `model.py`, which starts from spectrograms; so that one is trained first,
+and Mimi learns to give its vectors. From then on Mimi encodes everything: the talker and the decoder learn from the
+codes that the service gives. Mimi's transformer is left out: its convolutions see enough of the past.
 """
 
 from pathlib import Path
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 from syrinx_stages.model.codec.decoder import Quantizer
 from training.checkpoint import decoder_config
 from training.codec.loss import Audio, crop_indices
-from training.codec.model import Codec, quantize
+from training.codec.model import Codec
 from training.config import CloningConfig, CodecConfig, TrainingConfig
-from training.run import Log, ShouldStop, TrainingRun, seeded_generator
+from training.run import Log, ShouldStop, TrainingRun, compiled, is_finished, seeded_generator
 
+_STATE = "encoder.pt"
 _RATIOS = (4, 5, 6, 8)
 """Of Mimi's strides, in the encoder's order; a last stride of 2 gives the frame rate."""
 _KERNEL_SIZE = 7
@@ -103,6 +105,9 @@ class _Seanet(nn.Module):
 class ReferenceEncoder(nn.Module):
     """Mimi's encoder without its transformer: samples [B, N] to vectors [B, codebook_dim, N / 1,920]."""
 
+    parallel = True
+    """See `CodecConfig`."""
+
     def __init__(self, cloning: CloningConfig, codec: CodecConfig) -> None:
         super().__init__()
         width = decoder_config(codec).codebook_dim
@@ -116,11 +121,9 @@ class ReferenceEncoder(nn.Module):
 
 
 class EncoderLosses(NamedTuple):
-    """The error of the projected vectors relative to their variance, and the share of codes that agree."""
+    """The error of the projected vectors relative to their variance."""
 
     error: Tensor
-    code0: Tensor
-    rest: Tensor
 
     def total(self) -> Tensor:
         """Returns the loss to minimize."""
@@ -139,7 +142,7 @@ class Trainer:
         torch.manual_seed(cloning.seed)
         self.encoder = ReferenceEncoder(cloning, config.codec).to(device)
         self.run = TrainingRun(
-            directory / "encoder.pt",
+            directory / _STATE,
             {"encoder": self.encoder},
             self.encoder.parameters(),
             peak_learning_rate=cloning.encoder_learning_rate,
@@ -151,26 +154,29 @@ class Trainer:
     def train(self, codec: Codec, audio: Audio, should_stop: ShouldStop, log: Log) -> bool:
         """Trains until all steps are done or `should_stop` returns True; returns True if all steps are done."""
         crops = replace(self._config.codec, batch=self._cloning.encoder_batch)
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
-            return self.run.train(lambda step: self._losses(codec, audio, crops, step), self._config, should_stop, log)
+        encoder, teacher = (compiled(each, self._config, self._device) for each in (self.encoder, codec.encoder))
+        projections = _projections(codec.decoder.quantizer)
 
-    def _losses(self, codec: Codec, audio: Audio, crops: CodecConfig, step: int) -> EncoderLosses:
-        generator = seeded_generator(self._device, self._cloning.seed, step)
-        # Half of the crops start with an utterance, because references do.
-        indices = crop_indices(crops, audio, generator, utterance_starts=step % 2 == 0)
-        samples = audio.samples[indices].float() / 32768
-        quantizer = codec.decoder.quantizer
-        with torch.no_grad():
-            expected = codec.encoder(samples)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
-            found = self.encoder(samples)
-        found = found.float()
-        error = torch.stack([_relative_error(projection, found, expected) for projection in _projections(quantizer)])
-        with torch.no_grad():
-            agreement = (
-                quantize(quantizer, found, parallel=True).codes == quantize(quantizer, expected, parallel=True).codes
-            ).float()
-        return EncoderLosses(error.mean(), agreement[..., 0].mean(), agreement[..., 1:].mean())
+        def losses(step: int) -> EncoderLosses:
+            generator = seeded_generator(self._device, self._cloning.seed, step)
+            # Half of the crops start with an utterance, because references do.
+            indices = crop_indices(crops, audio, generator, utterance_starts=step % 2 == 0)
+            samples = audio.samples[indices].float() / 32768
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+                with torch.no_grad():
+                    expected = teacher(samples).float()
+                found = encoder(samples).float()
+            return EncoderLosses(torch.stack([_relative_error(each, found, expected) for each in projections]).mean())
+
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
+            return self.run.train(losses, self._config, should_stop, log)
+
+
+def load(config: TrainingConfig, directory: Path, device: torch.device) -> ReferenceEncoder:
+    """Returns the trained encoder, frozen; raises ValueError if it is not trained."""
+    if not is_finished(directory / _STATE):
+        raise ValueError(f"{directory / _STATE}: run the step `encoder` first")
+    return Trainer(config, directory, device).encoder.eval().requires_grad_(False)
 
 
 def _projections(quantizer: Quantizer) -> tuple[Tensor, Tensor]:

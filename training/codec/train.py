@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
+from training.codec import reference_encoder
 from training.codec.loss import Audio, CodecLoss
 from training.codec.model import Codec, build, quantize
 from training.config import TrainingConfig
@@ -35,7 +36,7 @@ def train(
     codebooks frozen, so that a trained talker stays valid.
     """
     codec, run = _resume(config, directory, device, decoder_only=decoder_only)
-    codes = encode(codec, audio.samples, audio.frames()) if decoder_only else None
+    codes = encode(_served(config, directory, codec), audio.samples, audio.frames()) if decoder_only else None
     # All steps have the same shapes, so cuDNN's benchmark mode pays off. (`flags` disables cuDNN by default.)
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
         return run.train(CodecLoss(config, codec, audio, codes), config, should_stop, log)
@@ -48,8 +49,24 @@ def is_finetuned(directory: Path, steps: int) -> bool:
 
 
 def load(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:
-    """Returns the frozen codec with its decoder in the current state of fine-tuning."""
-    return _freeze(_resume(config, directory, device, decoder_only=True)[0])
+    """Returns the frozen codec with its decoder in the current state of fine-tuning.
+
+    For voice cloning its encoder is the service's; raises ValueError if that is not trained.
+    """
+    return _served(config, directory, _freeze(_resume(config, directory, device, decoder_only=True)[0]))
+
+
+def load_teacher(config: TrainingConfig, directory: Path, device: torch.device) -> Codec:
+    """Returns the frozen codec with the encoder that it was trained with."""
+    return _freeze(_resume(config, directory, device, decoder_only=False)[0])
+
+
+def _served(config: TrainingConfig, directory: Path, codec: Codec) -> Codec:
+    """Replaces the encoder for voice cloning, so that the talker learns the codes that the service gives references."""
+    if config.cloning is None:
+        return codec
+    device = next(codec.decoder.parameters()).device
+    return codec._replace(encoder=reference_encoder.load(config, directory, device))
 
 
 def _resume(
