@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from syrinx_stages.contract.family import FAMILY
-from syrinx_stages.model.codec.decoder import CodecDecoder
 from training.codec import forward as codec_forward
 from training.codec.model import CodebookUpdater, Codec, quantize
 from training.config import CodecConfig, TrainingConfig
 from training.data.synthesis import read_shard
-from training.run import seeded_generator
+from training.run import compiled, seeded_generator
 
 _UTTERANCE_START_SHARE = 0.15
 """Share of the steps whose crops start with an utterance: the decoder has to learn beginnings, and silence."""
@@ -113,13 +112,14 @@ class CodecLoss:
         """codes: [frames, 16], fixed codes of `audio` instead of the encoder's, to train the decoder alone."""
         self._config, self._codec, self._audio, self._codes = config.codec, codec, audio, codes
         self._device = audio.samples.device
-        is_cuda = self._device.type == "cuda"
-        self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=is_cuda)
-        spectral = SpectralLoss().to(self._device)
-        waveform: Callable[[CodecDecoder, Tensor], Tensor] = codec_forward.waveform
-        compiled = config.compile and is_cuda
-        self._spectral = torch.compile(spectral) if compiled else spectral
-        self._waveform = torch.compile(waveform) if compiled else waveform
+        self._autocast = torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda")
+        encoder: Callable[[Tensor], Tensor] = codec.encoder
+        self._encoder = compiled(encoder, config, self._device)
+        self._hidden_states = compiled(codec_forward.hidden_states, config, self._device)
+        self._waveform = compiled(codec_forward.waveform, config, self._device)
+        self._spectral: Callable[[Tensor, Tensor], Tensor] = compiled(
+            SpectralLoss().to(self._device), config, self._device
+        )
 
     def __call__(self, step: int) -> CodecLosses:
         """Returns the losses on the random crops of `step`; the commitment loss is 0 for fixed codes."""
@@ -140,7 +140,7 @@ class CodecLoss:
     def _quantize(self, samples: Tensor, generator: torch.Generator, step: int) -> tuple[Tensor, Tensor]:
         """Returns the decoder's input vectors and the commitment loss; the first steps skip quantization."""
         with self._autocast:
-            encoded = self._codec.encoder(samples)
+            encoded = self._encoder(samples)
         encoded = encoded.float()
         unquantized = self._config.unquantized_steps
         if step < unquantized:
@@ -152,13 +152,12 @@ class CodecLoss:
     def _spectral_loss(self, vectors: Tensor, samples: Tensor, window: DecodeWindow) -> Tensor:
         """Returns the loss in `window`. vectors: [B, codebook_dim, F]; samples: [B, 1,920 F] in -1..1."""
         with self._autocast:
-            states = codec_forward.hidden_states(self._codec.decoder, vectors)
+            states = self._hidden_states(self._codec.decoder, vectors)
         first, end = window.first_frame, window.first_frame + self._config.decoded_frames
         states = states.float()[..., first * _STATES_PER_FRAME : end * _STATES_PER_FRAME].contiguous()
         decoded = self._waveform(self._codec.decoder, states)[:, window.warmup_frames * FAMILY.samples_per_frame :]
         compared = slice((first + window.warmup_frames) * FAMILY.samples_per_frame, end * FAMILY.samples_per_frame)
-        loss: Tensor = self._spectral(decoded, samples[:, compared])
-        return loss
+        return self._spectral(decoded, samples[:, compared])
 
 
 def mel_filters(window: int, bands: int, low_hz: float = 0, high_hz: float = FAMILY.sample_rate / 2) -> Tensor:
