@@ -7,9 +7,7 @@ The encoder, which only training needs, is causal. With a non-causal encoder the
 future: the talker learns to read it from the codes it is fed, ignores the text, and babbles in free-running generation.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +20,6 @@ from training.checkpoint import decoder_config
 from training.codec import forward as codec_forward
 from training.config import CodecConfig
 from training.run import seeded_generator
-
-if TYPE_CHECKING:
-    from training.codec.reference_encoder import ReferenceEncoder
 
 _HOP, _WINDOW = 240, 1_024
 LOOKAHEAD = _WINDOW // 2 - _HOP
@@ -67,8 +62,15 @@ class _Block(nn.Module):
         return x + branch.transpose(1, 2)
 
 
-class Encoder(nn.Module):
-    """Samples [B, N] to vectors [B, codebook_dim, N / 1,920]: a spectrogram, then three halvings of its rate."""
+class SampleEncoder(nn.Module):
+    """Samples [B, N] in -1..1 to vectors [B, codebook_dim, N / 1,920]."""
+
+    parallel: bool
+    """See `CodecConfig`."""
+
+
+class Encoder(SampleEncoder):
+    """A spectrogram, then three halvings of its rate."""
 
     window: Tensor
 
@@ -206,7 +208,7 @@ def _quantize(part: ResidualQuantizer, x: Tensor, depth: Tensor | None, updater:
 class Codec(NamedTuple):
     """An encoder, and the decoder with the codebooks."""
 
-    encoder: Encoder | ReferenceEncoder
+    encoder: SampleEncoder
     """The one trained with the decoder, or for voice cloning the service's, which learns from it."""
     decoder: CodecDecoder
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from syrinx_stages.model.codec.decoder import Quantizer
 from training.checkpoint import decoder_config
 from training.codec.loss import Audio, crop_indices
-from training.codec.model import Codec
+from training.codec.model import Codec, SampleEncoder
 from training.config import CloningConfig, CodecConfig, TrainingConfig
 from training.run import Log, ShouldStop, TrainingRun, compiled, is_finished, seeded_generator
 
@@ -102,11 +102,10 @@ class _Seanet(nn.Module):
         return x
 
 
-class ReferenceEncoder(nn.Module):
-    """Mimi's encoder without its transformer: samples [B, N] to vectors [B, codebook_dim, N / 1,920]."""
+class ReferenceEncoder(SampleEncoder):
+    """Mimi's encoder without its transformer."""
 
     parallel = True
-    """See `CodecConfig`."""
 
     def __init__(self, cloning: CloningConfig, codec: CodecConfig) -> None:
         super().__init__()
